@@ -1,0 +1,1 @@
+"""Arguments and printing. Nothing here decides anything."""

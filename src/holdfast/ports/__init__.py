@@ -1,0 +1,1 @@
+"""Small protocols the shells need, and nothing that implements them for real."""

@@ -1,0 +1,1 @@
+"""Public tools for testing: the deterministic simulator, fakes and builders."""

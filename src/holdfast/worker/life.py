@@ -1,0 +1,182 @@
+"""A process's life after birth: wait, become what the agent says, run the script as `__main__`, report how it ended.
+
+What the script sees is what a fresh `python -u script.py` under torchrun would show it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import faulthandler
+import json
+import os
+import runpy
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from typing import Any
+
+from holdfast.worker import fresh, wire
+from holdfast.worker.birth import Birth
+from holdfast.worker.board import UNKNOWN, Board, Stage, Word
+
+TRACEBACK_LIMIT = 64 * 1024
+
+
+class Reporter:
+    """Sends messages to the agent; the script must never notice when that fails."""
+
+    def __init__(self, birth: Birth) -> None:
+        self._control = birth.control
+        self._pid = os.getpid()
+
+    def __call__(self, message: wire.Message) -> None:
+        if os.getpid() != self._pid:
+            return
+        # An agent that is gone takes this process with it: nobody is left to report to.
+        with contextlib.suppress(OSError):
+            wire.send(self._control, message)
+
+
+def live(birth: Birth) -> None:
+    report = Reporter(birth)
+    if birth.forked:
+        fresh.reseed()
+        fresh.restore_blas_threads()
+        _warm_up()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    report({"op": "warm", "pid": os.getpid()})
+    received = wire.receive(birth.control)
+    if received is None:
+        os._exit(0)
+    message = received[0]
+    if message["op"] == "store":
+        from holdfast.worker import store
+
+        _title(message["title"])
+        store.keep(birth.control, message)
+        os._exit(0)
+    _work(birth.board, report, message)
+
+
+def _warm_up() -> None:
+    """Run one tiny backward pass, so that its threads and first-use costs are paid before the process is needed."""
+    if torch := sys.modules.get("torch"):
+        state = torch.default_generator.get_state()
+        weight = torch.nn.Parameter(torch.zeros(8, 8))
+        (torch.zeros(8, 8) @ weight).sum().backward()
+        torch.default_generator.set_state(state)
+
+
+def _work(board: Board, report: Reporter, message: wire.Message) -> None:
+    for name in message["unset"]:
+        os.environ.pop(name, None)
+    os.environ.update(message["env"])
+    _title(message["title"])
+    if os.environ.get("PYTHONFAULTHANDLER") != "0":
+        with contextlib.suppress(Exception):  # a stderr without a descriptor cannot have one
+            faulthandler.enable()
+
+    from holdfast.worker import hooks
+
+    board[Word.LABEL_OFFSET] = UNKNOWN if message["label_offset"] is None else message["label_offset"]
+    watch = hooks.Watch(board, report, learn=message["learn"])
+    watch.install()
+    board[Word.SCRIPT_AT] = time.monotonic_ns()
+    board[Word.STAGE] = Stage.RUNNING
+    sys.argv = [message["script"], *message["arguments"]]
+    try:
+        _RUNNERS[message["mode"]](message["script"])
+    except SystemExit as error:
+        _ended(board, report, watch, _code_of(error))
+        raise
+    except BaseException as error:
+        board[Word.STAGE] = Stage.RAISED
+        text = _script_traceback(error)
+        _write_error_file(error, text)
+        report({"op": "raised", "type": type(error).__name__, "message": str(error)[:4096], "traceback": text})
+        sys.excepthook(type(error), error, _script_frames(error))
+        raise SystemExit(1) from None
+    _ended(board, report, watch, 0)
+
+
+def _ended(board: Board, report: Reporter, watch: Any, code: int) -> None:
+    board[Word.STAGE] = Stage.RAISED if code else Stage.FINISHED
+    watch.finish()
+    report({"op": "ended", "code": code})
+
+
+def _code_of(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
+
+
+def _run_script(path: str) -> None:
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    main.__builtins__ = builtins  # type: ignore[attr-defined]
+    main.__loader__ = SourceFileLoader("__main__", path)
+    _keep_alive.append(sys.modules["__main__"])
+    sys.modules["__main__"] = main
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    exec(code, main.__dict__)
+
+
+def _run_module(name: str) -> None:
+    main = types.ModuleType("__main__")
+    main.__builtins__ = builtins  # type: ignore[attr-defined]
+    _keep_alive.append(sys.modules["__main__"])
+    sys.modules["__main__"] = main
+    sys.path.insert(0, os.getcwd())
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # what `python -m` itself calls
+
+
+def _run_path(path: str) -> None:
+    runpy.run_path(path, run_name="__main__")
+
+
+_RUNNERS: dict[str, Callable[[str], None]] = {"script": _run_script, "module": _run_module, "run_path": _run_path}
+_keep_alive: list[types.ModuleType] = []
+
+
+def _script_frames(error: BaseException) -> types.TracebackType | None:
+    """The traceback from the script's first frame on: ours and the importer's say nothing to its author."""
+    ours = os.path.dirname(os.path.abspath(__file__))
+    trace = error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not name.startswith((ours, "<frozen")) and os.path.basename(name) != "runpy.py":
+            break
+        trace = trace.tb_next
+    return trace
+
+
+def _script_traceback(error: BaseException) -> str:
+    text = "".join(traceback.format_exception(type(error), error, _script_frames(error)))
+    return text if len(text) <= TRACEBACK_LIMIT else text[:1024] + "\n[...]\n" + text[-(TRACEBACK_LIMIT - 1024) :]
+
+
+def _write_error_file(error: BaseException, text: str) -> None:
+    """The file torchelastic's `@record` would write, unless it has."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path or os.path.exists(path):
+        return
+    details = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    data = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": details}}
+    with contextlib.suppress(OSError), open(path, "w") as file:
+        json.dump(data, file)
+
+
+def _title(title: str) -> None:
+    with contextlib.suppress(Exception):
+        from setproctitle import setproctitle
+
+        setproctitle(title)
