@@ -123,7 +123,9 @@ def open_store(turn: Turn, incarnation: Incarnation) -> None:
     store = turn.state.store
     if store.asked and store.incarnation == incarnation:
         return
-    turn.set(store=Store(incarnation=incarnation, keeper=store.keeper, asked=True))
+    turn.set(
+        store=Store(incarnation=incarnation, keeper=store.keeper, asked=True, last_port=store.port or store.last_port)
+    )
     turn.timer("store", turn.state.terms.limits.store_seconds)
     keeper = turn.state.processes.get(store.keeper) if store.keeper else None
     if keeper is not None and keeper.stage in (Stage.WARM, Stage.RUNNING):

@@ -90,6 +90,7 @@ class Nursery(msgspec.Struct, frozen=True):
 class Store(msgspec.Struct, frozen=True):
     incarnation: Incarnation = Incarnation(0)
     port: int | None = None
+    last_port: int | None = None  # kept from incarnation to incarnation where it can be
     keeper: ProcessId | None = None
     asked: bool = False
     lost: bool = False

@@ -18,7 +18,7 @@ from holdfast.worker.board import Board
 
 _PR_SET_PDEATHSIG = 1
 _ADOPTION_SECONDS = 10.0
-_RESTORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
+_RESTORED_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -32,11 +32,14 @@ class Birth:
     forked: bool
 
 
-def of_forked_process(control_fd: int, board_fd: int, output_fds: tuple[int, int], agent_pid: int) -> Birth:
+def of_forked_process(
+    control_fd: int, board_fd: int, output_fds: tuple[int, int], agent_pid: int, *, own_group: bool
+) -> Birth:
     """In the child of the nursery: stop being the nursery."""
-    os.setpgid(0, 0)
+    if own_group:
+        os.setpgid(0, 0)
     for number in _RESTORED_SIGNALS:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     for stream, fd in zip((1, 2), output_fds, strict=True):
         os.dup2(fd, stream)
@@ -49,14 +52,16 @@ def of_forked_process(control_fd: int, board_fd: int, output_fds: tuple[int, int
     return _attach(control_fd, board_fd, agent_pid, forked=True)
 
 
-def of_fresh_process(control_fd: int, board_fd: int, agent_pid: int) -> Birth:
-    os.setpgid(0, 0)
+def of_fresh_process(control_fd: int, board_fd: int, agent_pid: int, own_group: int) -> Birth:
+    if own_group:
+        os.setpgid(0, 0)
     return _attach(control_fd, board_fd, agent_pid, forked=False)
 
 
-def become(agent_pid: int, command: list[str]) -> NoReturn:
+def become(agent_pid: int, own_group: int, command: list[str]) -> NoReturn:
     """Replace this process by the user's own program, tied to the agent's life."""
-    os.setpgid(0, 0)
+    if own_group:
+        os.setpgid(0, 0)
     die_with(agent_pid)
     try:
         os.execvp(command[0], command)
@@ -73,6 +78,7 @@ def die_with(agent_pid: int) -> None:
 
 
 def _attach(control_fd: int, board_fd: int, agent_pid: int, *, forked: bool) -> Birth:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until there is a script to interrupt
     die_with(agent_pid)
     board = Board(board_fd)
     os.close(board_fd)

@@ -41,7 +41,7 @@ def main() -> None:
     elif role == "exec":
         from holdfast.worker import birth as births
 
-        births.become(int(arguments[0]), arguments[1:])
+        births.become(int(arguments[0]), int(arguments[1]), arguments[2:])
     else:
         raise SystemExit(f"holdfast.worker.boot: unknown role {role!r}")
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import builtins
 import contextlib
 import faulthandler
+import gc
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 import traceback
@@ -78,6 +80,7 @@ def _work(board: Board, report: Reporter, message: wire.Message) -> None:
         os.environ.pop(name, None)
     os.environ.update(message["env"])
     _title(message["title"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("PYTHONFAULTHANDLER") != "0":
         with contextlib.suppress(Exception):  # a stderr without a descriptor cannot have one
             faulthandler.enable()
@@ -90,6 +93,13 @@ def _work(board: Board, report: Reporter, message: wire.Message) -> None:
     board[Word.SCRIPT_AT] = time.monotonic_ns()
     board[Word.STAGE] = Stage.RUNNING
     sys.argv = [message["script"], *message["arguments"]]
+    try:
+        _run(board, report, watch, message)
+    finally:
+        gc.unfreeze()  # what the nursery froze must be collected at the end, or extension modules report leaks
+
+
+def _run(board: Board, report: Reporter, watch: Any, message: wire.Message) -> None:
     try:
         _RUNNERS[message["mode"]](message["script"])
     except SystemExit as error:

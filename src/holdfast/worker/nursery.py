@@ -40,7 +40,8 @@ def serve(control_fd: int) -> Birth:
             os._exit(0)
         message, fds = received
         if message["op"] == "preload":
-            _report(control, "preloaded", _preload(control, message["modules"], bystanders=True))
+            refused = _preload(control, message["modules"], bystanders=True)
+            _report(control, "preloaded", refused)
         elif message["op"] == "fork":
             unfit = unfitness()
             if unfit:
@@ -48,7 +49,9 @@ def serve(control_fd: int) -> Birth:
             elif _fork_apart():
                 control.close()
                 control_fd, board_fd, *output = fds
-                return of_forked_process(control_fd, board_fd, (output[0], output[1]), agent_pid)
+                return of_forked_process(
+                    control_fd, board_fd, (output[0], output[1]), agent_pid, own_group=message["own_group"]
+                )
             for fd in fds:
                 os.close(fd)
 

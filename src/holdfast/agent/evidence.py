@@ -1,0 +1,105 @@
+"""Facts that explain a death, gathered cheaply at the moment of it: did the kernel kill it because memory ran out?
+
+Reading is separated from parsing, so that both cgroup versions can be tested on recorded files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+_CGROUP_ROOT = "/sys/fs/cgroup"
+_OOM_LINE = re.compile(r"Killed process (\d+) \((.*?)\)")
+
+
+def memory_files(cgroup_text: str, root: str = _CGROUP_ROOT) -> dict[str, str]:
+    """Where this process's memory events are counted: {"v1" or "v2": path}, from the text of /proc/self/cgroup."""
+    files = {}
+    for line in cgroup_text.splitlines():
+        _number, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            files["v1"] = os.path.join(root, "memory", path.lstrip("/"), "memory.oom_control")
+        elif not controllers:
+            files["v2"] = os.path.join(root, path.lstrip("/"), "memory.events")
+    return files
+
+
+def oom_kills(text: str) -> int | None:
+    """The counter `oom_kill` of memory.events (v2) or memory.oom_control (v1)."""
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill" and value.strip().isdigit():
+            return int(value)
+    return None
+
+
+def kernel_oom_line(kernel_log: str, pid: int) -> str | None:
+    """The kernel's own words about killing this process for memory."""
+    for line in kernel_log.splitlines():
+        match = _OOM_LINE.search(line)
+        if match and int(match.group(1)) == pid:
+            return line.split(";", 1)[-1].strip()
+    return None
+
+
+class OomWatch:
+    """Notices that the kernel's count of memory kills has moved, here or in the cgroup of a worker."""
+
+    def __init__(self) -> None:
+        self._files = memory_files(_read("/proc/self/cgroup") or "")
+        self._last = self._counts()
+
+    def _counts(self) -> Mapping[str, int]:
+        counts = {}
+        for version, path in self._files.items():
+            for candidate in (path, os.path.join(_CGROUP_ROOT, "memory", os.path.basename(path))):
+                text = _read(candidate)
+                if text is not None and (count := oom_kills(text)) is not None:
+                    counts[version] = count
+                    break
+        return counts
+
+    def since_last(self) -> tuple[str, ...]:
+        """Evidence of a memory kill since the last call."""
+        counts = self._counts()
+        found = tuple(
+            f"out of memory: the cgroup ({version}) counts {count - self._last.get(version, 0)} more oom_kill"
+            for version, count in counts.items()
+            if count > self._last.get(version, 0)
+        )
+        self._last = counts
+        return found
+
+
+def kernel_log(limit_bytes: int = 2**18) -> str:
+    """The newest part of the kernel's log, or nothing where it may not be read."""
+    try:
+        fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    lines: list[str] = []
+    size = 0
+    try:
+        while True:
+            try:
+                record = os.read(fd, 8192)
+            except BlockingIOError:
+                break
+            except OSError:
+                continue  # overwritten while we were reading: the next read is newer
+            lines.append(record.decode(errors="replace"))
+            size += len(record)
+            while size > limit_bytes:
+                size -= len(lines.pop(0))
+    finally:
+        os.close(fd)
+    return "".join(lines)
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
