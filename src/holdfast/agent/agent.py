@@ -308,7 +308,7 @@ class Agent(Watcher):
         if spec.mode is Mode.EXEC:
             streams = self._console.open(action.id)
             self._console.name(action.id, action.rank, action.incarnation, style)
-            command = [spec.script, *spec.arguments]
+            command = [spec.script, *contract.worker_arguments(spec, action.rank)]
             self._processes.start_program(action.id, command, streams, self._environment | environment)
             return
         self._console.name(action.id, action.rank, action.incarnation, style)
@@ -318,12 +318,12 @@ class Agent(Watcher):
                 "op": "work",
                 "mode": spec.mode.value,
                 "script": spec.script,
-                "arguments": spec.arguments,
+                "arguments": contract.worker_arguments(spec, action.rank),
                 "env": environment,
                 "unset": [],
                 "title": self._title(action.rank, action.incarnation),
                 "label_offset": self._label_offset,
-                "learn": action.learn,
+                "learn": action.learn and spec.learn,
             },
         )
         if action.incarnation > 1 and action.rank == 0:

@@ -11,12 +11,10 @@ import ctypes
 import importlib.util
 import os
 import re
-import secrets
 import shutil
 import socket
 import subprocess
 import sys
-import time
 import uuid
 import zipfile
 from collections.abc import Mapping
@@ -24,7 +22,6 @@ from enum import StrEnum
 
 import msgspec
 
-_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _SOURCE_LIMIT_BYTES = 8 * 1024 * 1024
 
 
@@ -53,7 +50,6 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     cwd: str
     script: ScriptFacts
-    job_id: str  # fresh
     run_id: str  # fresh, for a rendezvous that nobody named
     device_counts: dict[str, int] = {}  # of device types that only torch itself can count
 
@@ -75,7 +71,6 @@ def gather(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Machine
         python=python,
         cwd=os.getcwd(),
         script=script_facts(namespace, environ),
-        job_id=new_job_id(),
         run_id=str(uuid.uuid4()),
         device_counts={device: ask_torch(python, device)} if other and re.fullmatch(r"[a-z0-9_]+", device) else {},
     )
@@ -83,12 +78,6 @@ def gather(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Machine
 
 def interpreter(environ: Mapping[str, str]) -> str:
     return environ.get("PYTHON_EXEC") or sys.executable
-
-
-def new_job_id() -> str:
-    """Sortable by time of birth: ten characters of milliseconds, sixteen of chance."""
-    number = (int(time.time() * 1000) << 80) | secrets.randbits(80)
-    return "job_" + "".join(_CROCKFORD[(number >> shift) & 31] for shift in range(125, -5, -5))
 
 
 # -- counting

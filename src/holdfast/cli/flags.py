@@ -353,9 +353,9 @@ class _PrintCompletion(argparse.Action):
         values: Any,
         option_string: str | None = None,  # noqa: ARG002
     ) -> None:
-        from holdfast.cli import completion
+        from holdfast.cli.completion import script
 
-        print(completion.script(str(values)))
+        print(script(str(values)))
         parser.exit()
 
 

@@ -20,7 +20,7 @@ from holdfast.agent.agent import Agent
 from holdfast.agent.console import Console
 from holdfast.agent.records import Records
 from holdfast.agent.voice import Voice
-from holdfast.cli import flags, plan
+from holdfast.cli import dryrun, facts, flags, plan
 from holdfast.core.verdicts import first_cause
 from holdfast.model.actions import Level
 from holdfast.model.state import JobState, Status
@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(namespace: argparse.Namespace) -> int:
     job_id = new_job_id(time.time(), os.urandom(2))
-    planned = plan.make_plan(namespace, os.environ, plan.machine_facts(), job_id)
+    planned = plan.make_plan(namespace, os.environ, facts.gather(namespace, os.environ), job_id)
     if planned.dry_run:
-        plan.print_plan(planned)
+        dryrun.print_plan(planned)
         return 0
     return _run(planned)
 

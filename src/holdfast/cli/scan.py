@@ -79,12 +79,39 @@ READ_BY_LIBRARIES = (
 # Read when a process starts, or belonging to the launcher: setting them in the script means something else.
 NOT_OURS_TO_SET = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "PET_", "HOLDFAST_", "TORCHELASTIC_")
 NAMES_NOT_OURS_TO_SET = frozenset(
-    "RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE "
-    "MASTER_ADDR MASTER_PORT PATH HOME".split()
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "ROLE_NAME",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_WORLD_SIZE",
+        "ROLE_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "PATH",
+        "HOME",
+    }
 )
+SECRET_WORDS = frozenset({"KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIALS"})
 IMPORTS_TORCH = frozenset(
-    "torch torchvision torchaudio torchtext torchdata torchmetrics lightning pytorch_lightning lightning_fabric "
-    "accelerate deepspeed fairscale torchtitan timm monai".split()
+    {
+        "torch",
+        "torchvision",
+        "torchaudio",
+        "torchmetrics",
+        "lightning",
+        "pytorch_lightning",
+        "lightning_fabric",
+        "accelerate",
+        "deepspeed",
+        "fairscale",
+        "torchtitan",
+        "timm",
+        "monai",
+    }
 )
 _WAYS_TO_IMPORT = frozenset({"importlib", "runpy", "imp", "pkgutil", "code", "zipimport"})
 _WAYS_TO_RUN_CODE = frozenset({"__import__", "exec", "eval", "compile"})
@@ -317,6 +344,8 @@ class _Reader:
             return
         if name.startswith((*READ_LATER, *NOT_OURS_TO_SET)) or name in NAMES_NOT_OURS_TO_SET:
             return
+        if any(word in SECRET_WORDS for word in name.split("_")):
+            return  # no import needs it, and what is set ahead is also written down
         if _is_read_by_torch(name) and self._torch is _Torch.YES:
             return  # too late for torch in any start
         if _is_read_by_torch(name) and self._torch is _Torch.MAYBE:

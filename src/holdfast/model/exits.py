@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.model.ids import ProcessId, Rank
+from holdfast.model.ids import Incarnation, ProcessId, Rank
 
 SHELL_SIGNALS = range(129, 160)  # a shell reports "killed by signal N" as exit code 128 + N
 
@@ -29,6 +29,7 @@ class Casualty(msgspec.Struct, frozen=True):
 
     id: ProcessId
     rank: Rank
+    incarnation: Incarnation
     at: float
     pid: int | None = None
     sign: str = ""

@@ -73,6 +73,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     environment: dict[str, str]  # what is set on top of the launcher's own
     terms: Terms
     preload: tuple[str, ...] = ()
+    learn: bool = True  # the nursery may also import what the script was seen to import
     allow_drills: bool = False
     virtual_local_rank: bool = False
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")

@@ -70,6 +70,7 @@ class Process(msgspec.Struct, frozen=True):
     rank: Rank | None = None
     was_spare: bool = False
     asked: bool = False  # SIGTERM sent
+    signalled_at: float | None = None  # when we first sent it a signal: a death seen before that is not our doing
     stopped_at: float | None = None
     stepped: bool = False
 
@@ -93,7 +94,8 @@ class Store(msgspec.Struct, frozen=True):
     last_port: int | None = None  # kept from incarnation to incarnation where it can be
     keeper: ProcessId | None = None
     asked: bool = False
-    lost: bool = False
+    lost_in: Incarnation = Incarnation(0)  # the newest incarnation that lost its store while it needed it
+    lost_at: float = 0.0
 
 
 class Blame(StrEnum):

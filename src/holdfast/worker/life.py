@@ -107,10 +107,11 @@ def _run(board: Board, report: Reporter, watch: Any, message: wire.Message) -> N
         raise
     except BaseException as error:
         board[Word.STAGE] = Stage.RAISED
-        text = _script_traceback(error)
+        error = error.with_traceback(_script_frames(error))
+        text = _bounded("".join(traceback.format_exception(error)))
         _write_error_file(error, text)
         report({"op": "raised", "type": type(error).__name__, "message": str(error)[:4096], "traceback": text})
-        sys.excepthook(type(error), error, _script_frames(error))
+        sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
     _ended(board, report, watch, 0)
 
@@ -128,6 +129,7 @@ def _code_of(error: SystemExit) -> int:
 
 
 def _run_script(path: str) -> None:
+    path = os.path.abspath(path)  # as Python itself does for `__file__`
     with open(path, "rb") as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
     main = types.ModuleType("__main__")
@@ -169,8 +171,7 @@ def _script_frames(error: BaseException) -> types.TracebackType | None:
     return trace
 
 
-def _script_traceback(error: BaseException) -> str:
-    text = "".join(traceback.format_exception(type(error), error, _script_frames(error)))
+def _bounded(text: str) -> str:
     return text if len(text) <= TRACEBACK_LIMIT else text[:1024] + "\n[...]\n" + text[-(TRACEBACK_LIMIT - 1024) :]
 
 

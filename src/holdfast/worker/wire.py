@@ -32,6 +32,13 @@ def send(sock: socket.socket, message: Message, fds: tuple[int, ...] = ()) -> No
 
 def receive(sock: socket.socket) -> tuple[Message, list[int]] | None:
     """The next message with its descriptors, or None when the other end is gone."""
+    try:
+        return _receive(sock)
+    except ConnectionError:
+        return None
+
+
+def _receive(sock: socket.socket) -> tuple[Message, list[int]] | None:
     header, fds = b"", []
     while len(header) < _HEADER.size:
         data, more, _flags, _address = socket.recv_fds(sock, _HEADER.size - len(header), FD_LIMIT)
