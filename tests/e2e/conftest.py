@@ -128,7 +128,9 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     """Start `holdfast run ARGUMENTS`; whatever is left at the end of the test is ended, and must not be there."""
     jobs: list[Job] = []
 
-    def start(*arguments: object, env: dict[str, str] | None = None, prefix: tuple[str, ...] = (), **options: Any) -> Job:
+    def start(
+        *arguments: object, env: dict[str, str] | None = None, prefix: tuple[str, ...] = (), **options: Any
+    ) -> Job:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PET_", "HOLDFAST_"))}
         environment |= {"HOLDFAST_HOME": str(tmp_path / "home"), "SCRATCH": str(tmp_path)} | (env or {})
         folder = tmp_path / f"job{len(jobs)}"

@@ -27,7 +27,7 @@ import msgspec
 
 from holdfast.adapters.filesystem import magic_of, network_name
 from holdfast.model.ids import JobId
-from holdfast.ports.health import Health
+from holdfast.ports.health import WELL, Health
 
 KEEP_JOBS = 200
 KEEP_BYTES = 5 * 2**30
@@ -49,7 +49,7 @@ class Pruned(msgspec.Struct, frozen=True):
 class JobFolder:
     """One job's folder. Readers and the agent see the same object; only the agent holds the lock."""
 
-    def __init__(self, path: Path, health: Health = Health(), lock: int | None = None) -> None:
+    def __init__(self, path: Path, health: Health = WELL, lock: int | None = None) -> None:
         self.path = path
         self.health = health
         self._lock = lock
@@ -93,7 +93,7 @@ class JobFolder:
             _write_atomically(folder / f"{number}.json", msgspec.json.format(msgspec.json.encode(data)))
         except OSError as error:
             return Health((f"the details of incident {number} are not kept: {_why(error)}",), lost=1)
-        return Health()
+        return WELL
 
     def read_incident(self, number: int) -> bytes | None:
         """JSON as it was written, or None."""
@@ -132,7 +132,7 @@ class Home:
     def job(self, job_id: JobId) -> JobFolder:
         """A new folder with its lock held, here or wherever else something can be written."""
         try:
-            return self._make(job_id, Health())
+            return self._make(job_id, WELL)
         except OSError as error:
             trouble = f"{self.root}: {_why(error)}"
         try:

@@ -23,6 +23,7 @@ from holdfast.model.exits import Exit
 from holdfast.model.ids import ProcessId
 from holdfast.worker import wire
 from holdfast.worker.board import Board, Stage, Word
+from holdfast.worker.titles import ROOM
 
 _PR_SET_CHILD_SUBREAPER = 36
 _BOOT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "worker", "boot.py")
@@ -102,7 +103,7 @@ class PosixProcesses:
         ours, theirs = socket.socketpair()
         try:
             self._nursery = subprocess.Popen(
-                [self._python, "-u", _BOOT, "nursery", str(theirs.fileno())],
+                [self._python, "-u", _BOOT, "nursery", str(theirs.fileno()), ROOM],
                 pass_fds=(theirs.fileno(),),
                 stdout=2,  # what imports print is not the script's output
                 env=self._environment,
@@ -161,7 +162,8 @@ class PosixProcesses:
     def start_cold(self, id: ProcessId, streams: Streams) -> None:
         handle, control, board_fd = self._prepare(id)
         own_group = "1" if handle.own_group else "0"
-        command = [self._python, "-u", _BOOT, "cold", str(control), str(board_fd), str(os.getpid()), own_group]
+        arguments = [str(control), str(board_fd), str(os.getpid()), own_group, ROOM]
+        command = [self._python, "-u", _BOOT, "cold", *arguments]
         self._spawn(handle, command, streams, self._environment, (control, board_fd))
         os.close(control)
         os.close(board_fd)
@@ -352,8 +354,11 @@ class PosixProcesses:
             if info is None:
                 return
             handle = by_pid.get(info.si_pid)
+            nursery = self._nursery is not None and info.si_pid == self._nursery.pid
             if info.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED):
-                if handle is not None and not handle.lost:
+                if nursery:
+                    self._nursery_ended("it was stopped from outside")
+                elif handle is not None and not handle.lost:
                     self._watcher.stopped(handle, info.si_status)
             elif info.si_code == os.CLD_CONTINUED:
                 if handle is not None and not handle.lost:
@@ -361,7 +366,7 @@ class PosixProcesses:
             elif handle is not None:
                 killed = info.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
                 self._ended(handle, Exit(signal=info.si_status) if killed else Exit(code=info.si_status))
-            elif self._nursery is not None and info.si_pid == self._nursery.pid:
+            elif nursery and self._nursery is not None:
                 self._nursery.returncode = 0
                 self._nursery_ended(f"it ended ({info.si_status})")
 

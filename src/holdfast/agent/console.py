@@ -49,6 +49,7 @@ class Writer:
         self._changed = threading.Condition()
         self._closing = False
         self._broken = False
+        self._waited_for = False
         self._thread = threading.Thread(target=self._run, name=f"console-{fd}", daemon=True)
         self._thread.start()
 
@@ -60,9 +61,11 @@ class Writer:
             self._bytes += len(data)
             self._changed.notify()
 
-    @property
     def full(self) -> bool:
-        return self._bytes > _PATIENCE_BYTES
+        """Must the caller wait? If so, it is told when it need not any more."""
+        with self._changed:
+            self._waited_for = self._waited_for or self._bytes > _PATIENCE_BYTES
+            return self._bytes > _PATIENCE_BYTES
 
     def close(self, seconds: float) -> None:
         """Give what is queued this long to be read by whoever reads."""
@@ -80,10 +83,12 @@ class Writer:
                     return
                 data = b"".join(self._queue)
                 self._queue.clear()
-            was_full = self.full
             self._write_all(data)
-            self._bytes -= len(data)
-            if was_full and not self.full:
+            with self._changed:
+                self._bytes -= len(data)
+                tell = self._waited_for and self._bytes <= _PATIENCE_BYTES
+                self._waited_for = self._waited_for and not tell
+            if tell:
                 self._on_drained()
 
     def _write_all(self, data: bytes) -> None:
@@ -190,7 +195,7 @@ class Console:
     # -- bytes
 
     def _readable(self, source: Source) -> None:
-        if self._writers[source.stream].full:
+        if self._writers[source.stream].full():
             source.paused = True
             self._loop.remove_reader(source.fd)
             return

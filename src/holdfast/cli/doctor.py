@@ -42,7 +42,7 @@ answer["distributed"] = dist.is_available()
 if answer["distributed"]:
     answer["gloo"] = dist.is_gloo_available()
     answer["nccl"] = dist.is_nccl_available()
-    answer["store"] = hasattr(dist, "TCPStore")
+    answer["group_hooks"] = hasattr(dist.ProcessGroup, "register_pre_hook")
 import torch.optim.optimizer as optimizer
 answer["optimizer_hooks"] = hasattr(optimizer, "register_optimizer_step_post_hook")
 answer["cuda"] = torch.version.cuda
@@ -148,6 +148,15 @@ def judge_torch(answer: Mapping[str, object]) -> list[Check]:
             Level.OK if backends else Level.WARN,
             ", ".join(backends) or "neither gloo nor nccl",
             "" if backends else "Workers cannot talk to each other; install another build of torch.",
+        )
+    )
+    collectives = bool(answer.get("group_hooks"))
+    checks.append(
+        Check(
+            "collectives",
+            Level.OK if collectives else Level.WARN,
+            "process group hooks" if collectives else "no process group hooks",
+            "" if collectives else "Whether a survivor hangs in one is then not known before it is asked to leave.",
         )
     )
     steps = bool(answer.get("optimizer_hooks"))

@@ -143,9 +143,13 @@ def _show(told: Explanation, screen: Screen) -> None:
     screen.line()
     screen.table(("PHASE", "TOOK"), [(phase.name, duration(phase.seconds)) for phase in told.phases])
     screen.line()
-    columns = ("RANK", "PID", "FIRST SIGN", "BY US", "HOW")
+    columns = ("RANK", "INC", "PID", "FIRST SIGN", "BY US", "HOW")
     screen.table(
-        columns, [(str(v.rank), str(v.pid), v.sign, "yes" if v.killed_by_us else "no", v.how) for v in told.casualties]
+        columns,
+        [
+            (str(v.rank), str(v.incarnation), str(v.pid), v.sign, "yes" if v.killed_by_us else "no", v.how)
+            for v in told.casualties
+        ],
     )
     _paragraph(screen, "evidence", told.evidence)
     _paragraph(screen, f"last lines of rank {told.tail_rank}", told.tail)

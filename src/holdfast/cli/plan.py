@@ -289,9 +289,9 @@ def _start(
         return Start.COLD, (), False
     if not (seen.may_import_torch and facts.torch_installed):
         return Start.NURSERY, (), True
-    unset = {*environ, *environment}
+    inherited = {**environ, **environment}
     for obstacle in seen.obstacles:
-        if obstacle.removes and obstacle.name is not None and obstacle.name not in unset:
+        if obstacle.removes and obstacle.name is not None and obstacle.name not in inherited:
             continue
         if obstacle.name is None:
             where = f"line {obstacle.line} of the script changes the environment before torch is imported"
@@ -300,7 +300,7 @@ def _start(
         notices.append(f"{where}, and {obstacle.why}: workers start cold, so restarts import torch again")
         return Start.COLD, (), False
     for setting in seen.settings:
-        if (setting.only_if_unset and setting.name in environ) or environ.get(setting.name) == setting.value:
+        if (setting.only_if_unset and setting.name in inherited) or inherited.get(setting.name) == setting.value:
             continue
         environment[setting.name] = setting.value
         notices.append(f"{setting.name} has its value from line {setting.line} of the script from the start")

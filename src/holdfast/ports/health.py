@@ -18,3 +18,6 @@ class Health(msgspec.Struct, frozen=True):
 
     def __add__(self, other: Health) -> Health:
         return Health(self.notes + other.notes, self.lost + other.lost, self.waiting + other.waiting)
+
+
+WELL = Health()

@@ -36,8 +36,8 @@ def of_forked_process(
     control_fd: int, board_fd: int, output_fds: tuple[int, int], agent_pid: int, *, own_group: bool
 ) -> Birth:
     """In the child of the nursery: stop being the nursery."""
-    if own_group:
-        os.setpgid(0, 0)
+    # A process that keeps the terminal must be in the group that owns it, which is the agent's and not the nursery's.
+    os.setpgid(0, 0 if own_group else os.getpgid(agent_pid))
     for number in _RESTORED_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)

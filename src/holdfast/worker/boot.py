@@ -37,7 +37,7 @@ def main() -> None:
     elif role == "cold":
         from holdfast.worker import birth as births
 
-        birth = births.of_fresh_process(*map(int, arguments))
+        birth = births.of_fresh_process(*map(int, arguments[:4]))
     elif role == "exec":
         from holdfast.worker import birth as births
 

@@ -24,6 +24,7 @@ from typing import Any
 from holdfast.worker import fresh, wire
 from holdfast.worker.birth import Birth
 from holdfast.worker.board import UNKNOWN, Board, Stage, Word
+from holdfast.worker.titles import set_title
 
 TRACEBACK_LIMIT = 64 * 1024
 
@@ -60,7 +61,7 @@ def live(birth: Birth) -> None:
     if message["op"] == "store":
         from holdfast.worker import store
 
-        _title(message["title"])
+        set_title(message["title"])
         store.keep(birth.control, message)
         os._exit(0)
     _work(birth.board, report, message)
@@ -79,7 +80,7 @@ def _work(board: Board, report: Reporter, message: wire.Message) -> None:
     for name in message["unset"]:
         os.environ.pop(name, None)
     os.environ.update(message["env"])
-    _title(message["title"])
+    set_title(message["title"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("PYTHONFAULTHANDLER") != "0":
         with contextlib.suppress(Exception):  # a stderr without a descriptor cannot have one
@@ -185,9 +186,3 @@ def _write_error_file(error: BaseException, text: str) -> None:
     with contextlib.suppress(OSError), open(path, "w") as file:
         json.dump(data, file)
 
-
-def _title(title: str) -> None:
-    with contextlib.suppress(Exception):
-        from setproctitle import setproctitle
-
-        setproctitle(title)

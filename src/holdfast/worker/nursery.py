@@ -17,6 +17,7 @@ import time
 
 from holdfast.worker import fresh, wire
 from holdfast.worker.birth import Birth, die_with, of_forked_process
+from holdfast.worker.titles import set_title
 
 
 def serve(control_fd: int) -> Birth:
@@ -30,7 +31,7 @@ def serve(control_fd: int) -> Birth:
         os._exit(0)
     agent_pid = int(hello[0]["agent_pid"])
     die_with(agent_pid)
-    _title(str(hello[0]["title"]))
+    set_title(str(hello[0]["title"]))
     with fresh.quiet_blas():
         refused = _preload(control, hello[0]["modules"], bystanders=False)
     _report(control, "ready", refused)
@@ -123,10 +124,3 @@ def _warm_torch() -> None:
 def _report(control: socket.socket, op: str, refused: dict[str, str]) -> None:
     wire.send(control, {"op": op, "refused": refused, "unfit": unfitness(), "modules": len(sys.modules)})
 
-
-def _title(title: str) -> None:
-    try:
-        from setproctitle import setproctitle
-    except ImportError:
-        return
-    setproctitle(title)
