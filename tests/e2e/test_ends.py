@@ -154,7 +154,9 @@ def test_sockets_and_files_are_given_back(run, scripts, tmp_path):
         os.kill(job.workers(2, incarnation)[0].pid, signal.SIGKILL)
     job.workers(2, incarnation=3)
     wait_until(
-        lambda: len(os.listdir(f"/proc/{job.process.pid}/fd")) <= before + 14, "descriptors of the dead to be closed", 10
+        lambda: len(os.listdir(f"/proc/{job.process.pid}/fd")) <= before + 14,
+        "descriptors of the dead to be closed",
+        10,
     )
     assert job.wait() == 0
 

@@ -25,7 +25,9 @@ def script(tmp_path: Path, text: str, name: str = "script.py") -> Path:
 
 
 def test_output_is_raw_and_ours_is_on_stderr(run, tmp_path):
-    job = run("--nproc-per-node", 2, script(tmp_path, "import sys\nprint('to out')\nprint('to err', file=sys.stderr)\n"))
+    job = run(
+        "--nproc-per-node", 2, script(tmp_path, "import sys\nprint('to out')\nprint('to err', file=sys.stderr)\n")
+    )
     assert job.wait() == 0
     assert job.stdout() == "to out\nto out\n"
     theirs = [line for line in job.stderr().splitlines() if not line.startswith("holdfast: ")]
@@ -91,7 +93,9 @@ def test_a_reader_that_does_not_read_does_not_stop_recovery(run, tmp_path):
 
 
 def test_a_terminal_is_shown_to_workers(tmp_path):
-    path = script(tmp_path, "import sys, os\nprint(sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size(1))\n")
+    path = script(
+        tmp_path, "import sys, os\nprint(sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size(1))\n"
+    )
     for count in ("1", "2"):
         main, side = pty.openpty()
         environment = os.environ | {"HOLDFAST_HOME": str(tmp_path / "home"), "NO_COLOR": "1"}

@@ -323,6 +323,7 @@ class Agent(Watcher):
                 "unset": [],
                 "title": self._title(action.rank, action.incarnation),
                 "label_offset": self._label_offset,
+                "numa": spec.numa_binding,
                 "learn": action.learn and spec.learn,
             },
         )
@@ -376,7 +377,7 @@ class Agent(Watcher):
         try:
             self._port_held = reservation.hold(wanted)
         except OSError as error:
-            if self.state.incarnation > 1:  # the last rank 0 may still be giving its memory back
+            if incarnation > 1:  # the last rank 0 may still be giving its memory back
                 self._loop.call_later(_RETRY_PORT_SECONDS, self._hold_port, incarnation)
                 return
             reason = reservation.trouble(wanted, error)

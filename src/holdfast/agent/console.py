@@ -28,6 +28,7 @@ _PIPE_BYTES = 2**20
 _PATIENCE_BYTES = 8 * 2**20  # unwritten output after which workers are made to wait
 _PARTIAL_SECONDS = 0.1  # how long the start of a line waits for its end
 _FOLD_SECONDS = 0.05
+_BEHIND_SECONDS = 0.02
 _F_SETPIPE_SZ = 1031
 _COLOURS = (36, 32, 35, 34, 33, 96, 92, 95)  # no red: red means error
 
@@ -35,7 +36,9 @@ _COLOURS = (36, 32, 35, 34, 33, 96, 92, 95)  # no red: red means error
 class Sink(Protocol):
     """Where output is kept."""
 
-    def __call__(self, rank: int, incarnation: int, stream: str, data: bytes) -> None: ...
+    def keep_output(self, rank: int, incarnation: int, stream: str, data: bytes) -> None: ...
+
+    def behind(self) -> bool: ...
 
 
 class Writer:
@@ -195,9 +198,12 @@ class Console:
     # -- bytes
 
     def _readable(self, source: Source) -> None:
-        if self._writers[source.stream].full():
+        behind = self._sink.behind()
+        if behind or self._writers[source.stream].full():
             source.paused = True
             self._loop.remove_reader(source.fd)
+            if behind:
+                self._loop.call_later(_BEHIND_SECONDS, self._resume)
             return
         self._read(source)
 
@@ -224,7 +230,7 @@ class Console:
             self._end(source)
             return False
         if source.rank is not None:
-            self._sink(source.rank, source.incarnation, source.stream, data)
+            self._sink.keep_output(source.rank, source.incarnation, source.stream, data)
         for keep in source.keep:
             keep(data)
         self._show(source, data)

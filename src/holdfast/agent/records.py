@@ -34,6 +34,10 @@ class Records:
     def keep_output(self, rank: int, incarnation: int, stream: str, data: bytes) -> None:
         self._logs.write(rank, incarnation, stream, time.time_ns(), data)
 
+    def behind(self) -> bool:
+        """Is so much waiting to be written that workers should wait before they print more?"""
+        return self._logs.full
+
     def attempt_folder(self, incarnation: Incarnation, world: int) -> str | None:
         """torchrun's folder of one attempt, with one for each rank: under --log-dir, or under the job's own folder."""
         try:
@@ -57,7 +61,7 @@ class Records:
 
     def keep_incident(self, incident: Incident) -> None:
         """Gather what was too slow to gather while the job was being recovered. Runs in a thread."""
-        tails = {c.rank: self._logs.tail(c.rank, _TAIL_LINES, incident.incarnation) for c in incident.casualties}
+        tails = {c.rank: self._logs.tail(c.rank, _TAIL_LINES, c.incarnation) for c in incident.casualties}
         health = self.folder.write_incident(
             incident.number,
             {

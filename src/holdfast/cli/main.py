@@ -30,10 +30,10 @@ class Command(NamedTuple):
 
 COMMANDS: tuple[Command, ...] = (
     Command("run", "holdfast.cli.run", "run a training script as torchrun does, and keep it running"),
-    Command("jobs", "holdfast.cli.jobs", "list jobs, show one, read its output, stop it"),
+    Command("jobs", "holdfast.cli.jobs", "list jobs, show one, read its output"),
     Command("incidents", "holdfast.cli.incidents", "what went wrong, why, and what was done about it"),
     Command("goodput", "holdfast.cli.goodput", "how much of a job's time went into progress"),
-    Command("replay", "holdfast.cli.replay", "decide a recorded job again and compare"),
+    Command("replay", "holdfast.cli.replay", "a job's state, rebuilt from its journal and checked"),
     Command("drill", "holdfast.cli.drill", "hurt a job on purpose, where it allows that"),
     Command("demo", "holdfast.cli.demo", "watch a training run survive kills"),
     Command("doctor", "holdfast.cli.doctor", "what works on this machine, each miss with its fix"),

@@ -48,7 +48,7 @@ def _run(planned: plan.Plan) -> int:
     journal = SqliteJournal.create(folder.journal, spec, created=time.time())
     records = Records(folder, journal, LogWriter(folder.logs), planned.output.log_dir, spec.run_id)
     loop = asyncio.new_event_loop()
-    console = Console(loop, records.keep_output, ranks=spec.terms.world)
+    console = Console(loop, records, ranks=spec.terms.world)
     voice = Voice(console.say, as_json=planned.json)
     for notice in (*planned.notices, *folder.health.notes):
         voice.once(Level.WARNING, notice)

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from holdfast.worker import learn as learning
@@ -54,7 +54,7 @@ class Watch:
     def _hook_optimizer(self, module: ModuleType) -> None:
         module.register_optimizer_step_post_hook(self._stepped)
         optimizer = module.Optimizer
-        optimizer.load_state_dict = self._noting_restore(optimizer.load_state_dict)
+        optimizer.load_state_dict = self._after(optimizer.load_state_dict, self._optimizer_restored)
 
     def _stepped(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
         try:
@@ -63,9 +63,11 @@ class Watch:
             now = time.monotonic_ns()
             own = optimizer.__dict__
             count = own.get(_COUNT, 0) + 1
+            if count == 1 and _only_initialises():
+                return
             own[_COUNT] = count
-            if count == 1:
-                own[_BASE] = self._base_of(optimizer)
+            if _BASE not in own:
+                own[_BASE] = self._base_of(optimizer, count)
             board = self._board
             board[Word.STAGE] = Stage.RUNNING
             if count <= board[Word.STEPS]:
@@ -79,14 +81,18 @@ class Watch:
         except Exception:
             self._fall_silent()
 
-    def _base_of(self, optimizer: Any) -> int | None:
+    def _optimizer_restored(self, optimizer: Any) -> None:
+        self._mark_restored()
+        optimizer.__dict__.pop(_BASE, None)
+
+    def _base_of(self, optimizer: Any, count: int) -> int | None:
         """The job's step before this optimizer's first step in this life."""
         board = self._board
         counted = _counted_steps(optimizer)
         offset = board[Word.LABEL_OFFSET]
-        if counted is not None and counted > 1:
+        if counted is not None and counted > count:
             board[Word.BASIS] = Basis.OPTIMIZER
-            return counted - 1
+            return counted - count
         if self._loaded_label is not None and offset != UNKNOWN:
             board[Word.BASIS] = Basis.CHECKPOINT
             return self._loaded_label + offset
@@ -125,7 +131,7 @@ class Watch:
         if (package := sys.modules.get("torch.distributed")) is not None:
             package.init_process_group = wrapped  # type: ignore[attr-defined,unused-ignore]
 
-    def _group_formed(self, _result: Any) -> None:
+    def _group_formed(self, _first: Any) -> None:
         self._board[Word.GROUP_AT] = time.monotonic_ns()
         group = sys.modules["torch.distributed.distributed_c10d"].group.WORLD
         if hasattr(group, "register_pre_hook"):
@@ -143,7 +149,7 @@ class Watch:
     # -- what the script loads and saves
 
     def _hook_files(self, module: ModuleType) -> None:
-        load = self._after(module.load, self._loaded)
+        load = self._after(module.load, self._loaded, of_result=True)
         save = self._before(module.save, self._saving)
         for place in (module, sys.modules.get("torch")):
             if place is not None:
@@ -162,7 +168,9 @@ class Watch:
             self._board[Word.LABEL_OFFSET] = step - label
 
     def _hook_modules(self, module: ModuleType) -> None:
-        module.Module.load_state_dict = self._noting_restore(module.Module.load_state_dict)
+        module.Module.load_state_dict = self._after(
+            module.Module.load_state_dict, lambda _module: self._mark_restored()
+        )
 
     def _mark_restored(self) -> None:
         self._restored = True
@@ -170,14 +178,15 @@ class Watch:
 
     # -- wrapping
 
-    def _noting_restore(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return self._after(function, lambda _result: self._mark_restored())
+    def _after(
+        self, function: Callable[..., Any], note: Callable[[Any], None], *, of_result: bool = False
+    ) -> Callable[..., Any]:
+        """The function, and afterwards a note of its first argument or of its result."""
 
-    def _after(self, function: Callable[..., Any], note: Callable[[Any], None]) -> Callable[..., Any]:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
-            self._noting(note, result)
+            self._noting(note, result if of_result else next(iter(args), None))
             return result
 
         return wrapper
@@ -217,6 +226,18 @@ def step_label(content: Any, depth: int = 2) -> int | None:
             if (found := step_label(value, depth - 1)) is not None:
                 return found
     return None
+
+
+def _only_initialises() -> bool:
+    """Is this step one that torch's checkpointing makes, with a learning rate of zero, to have a state to load into?"""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(12):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == "_init_optim_state":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _counted_steps(optimizer: Any) -> int | None:

@@ -67,6 +67,14 @@ def live(birth: Birth) -> None:
     _work(birth.board, report, message)
 
 
+def _bind(mode: str, device: int) -> None:
+    """Bind to the processors near a GPU, by torch's own rules."""
+    from torch.numa import binding
+
+    options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
+    binding._maybe_apply_numa_binding_to_current_process(device_index=device, numa_options=options)
+
+
 def _warm_up() -> None:
     """Run one tiny backward pass, so that its threads and first-use costs are paid before the process is needed."""
     if torch := sys.modules.get("torch"):
@@ -82,6 +90,8 @@ def _work(board: Board, report: Reporter, message: wire.Message) -> None:
     os.environ.update(message["env"])
     set_title(message["title"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if message["numa"]:
+        _bind(message["numa"], int(os.environ["LOCAL_RANK"]))
     if os.environ.get("PYTHONFAULTHANDLER") != "0":
         with contextlib.suppress(Exception):  # a stderr without a descriptor cannot have one
             faulthandler.enable()
@@ -185,4 +195,3 @@ def _write_error_file(error: BaseException, text: str) -> None:
     data = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": details}}
     with contextlib.suppress(OSError), open(path, "w") as file:
         json.dump(data, file)
-

@@ -123,4 +123,3 @@ def _warm_torch() -> None:
 
 def _report(control: socket.socket, op: str, refused: dict[str, str]) -> None:
     wire.send(control, {"op": op, "refused": refused, "unfit": unfitness(), "modules": len(sys.modules)})
-
