@@ -46,8 +46,8 @@ def kernel_oom_line(kernel_log: str, pid: int) -> str | None:
 class OomWatch:
     """Notices that the kernel's count of memory kills has moved, here or in the cgroup of a worker."""
 
-    def __init__(self) -> None:
-        self._files = memory_files(_read("/proc/self/cgroup") or "")
+    def __init__(self, files: Mapping[str, str] | None = None) -> None:
+        self._files = memory_files(_read("/proc/self/cgroup") or "") if files is None else files
         self._last = self._counts()
 
     def _counts(self) -> Mapping[str, int]:

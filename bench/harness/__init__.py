@@ -1,0 +1,1 @@
+"""Helpers of the benchmarks. In a package, so that nothing here can shadow a module of a script that lies beside it."""
