@@ -1,4 +1,4 @@
-"""A socket to another process of ours that never makes the agent wait: what cannot be sent yet is kept, within bounds."""
+"""A socket to another process of ours that never makes the agent wait: what cannot be sent yet is kept for later."""
 
 from __future__ import annotations
 
@@ -48,6 +48,11 @@ class Channel:
             self._flush()
         return self._open
 
+    def drain(self) -> None:
+        """Hand over what has arrived already: a last word comes before the death that follows it."""
+        while self._open and self._take():
+            pass
+
     def close(self) -> None:
         if not self._open:
             return
@@ -77,17 +82,22 @@ class Channel:
             self._end()
 
     def _readable(self) -> None:
+        self._take()
+
+    def _take(self) -> bool:
+        """Read one piece; False when there is none."""
         try:
             data = self._socket.recv(_READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         if not data:
             self._end()
-            return
+            return False
         for message in self._decoder.feed(data):
             self._on_message(message)
+        return True
 
     def _end(self) -> None:
         if self._open:

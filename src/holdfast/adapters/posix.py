@@ -304,8 +304,13 @@ class PosixProcesses:
         finished = handle.board is not None and handle.board[Word.STAGE] == Stage.FINISHED
         if seen.status == 0 and not finished:
             return  # exit code 0, or a status we may not read: the pidfd will tell which
+        self._lost(handle, sign, proc.exit_of(seen.status), seen_at)
+
+    def _lost(self, handle: Handle, sign: str, exit: Exit, seen_at: float) -> None:
         handle.lost = True
-        self._watcher.lost(handle, sign, proc.exit_of(seen.status), seen_at)
+        if handle.channel is not None:
+            handle.channel.drain()
+        self._watcher.lost(handle, sign, exit, seen_at)
 
     def _watch_pid(self, handle: Handle) -> None:
         assert handle.pid is not None
@@ -338,8 +343,7 @@ class PosixProcesses:
             handle.popen.returncode = 0  # collected here, so that nobody else tries
         handle.gone = True
         if not handle.lost:
-            handle.lost = True
-            self._watcher.lost(handle, "pidfd", exit, time.monotonic())
+            self._lost(handle, "pidfd", exit, time.monotonic())
         self._watcher.gone(handle, exit)
 
     def _child_changed(self) -> None:

@@ -181,7 +181,7 @@ class Agent(Watcher):
                 self._sources.watch(message["own_files"])
                 self._feed(events.Learned(at=now, modules=len(self._libraries)))
             case "store":
-                self._store_answered(message, now)
+                self._store_answered(handle, message, now)
 
     def _first_step(self, handle: Handle, message: wire.Message, now: float) -> events.WorkerStepped:
         board = handle.board
@@ -359,7 +359,9 @@ class Agent(Watcher):
             },
         )
 
-    def _store_answered(self, message: wire.Message, now: float) -> None:
+    def _store_answered(self, handle: Handle, message: wire.Message, now: float) -> None:
+        if handle.lost or handle.unwanted:
+            return
         incarnation = Incarnation(message["incarnation"])
         if "error" in message:
             self._feed(events.StoreFailed(at=now, incarnation=incarnation, reason=message["error"]))

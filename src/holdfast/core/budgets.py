@@ -53,7 +53,7 @@ def charge(state: JobState, verdict: Verdict) -> Budget:
     return replace(
         budget,
         restarts=budget.restarts + 1,
-        tokens=budget.tokens - 1,
+        tokens=max(0, budget.tokens - 1),
         repeats=repeats,
         last_signature=verdict.signature,
         last_best=state.best_step if state.best_step is not None else budget.last_best,

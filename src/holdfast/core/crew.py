@@ -51,7 +51,9 @@ def nursery_lost(turn: Turn, reason: str) -> None:
     turn.cancel("nursery")
     turn.because(f"the nursery is lost: {reason}")
     turn.set(nursery=nursery)
-    if nursery.losses >= NURSERY_LOSSES_LIMIT:
+    if turn.ending:
+        turn.set(nursery=replace(nursery, stage=NurseryStage.ABSENT))
+    elif nursery.losses >= NURSERY_LOSSES_LIMIT:
         turn.set(nursery=replace(nursery, stage=NurseryStage.GIVEN_UP))
         turn.say(
             f"the nursery was lost {nursery.losses} times ({reason}); processes start cold from now on", Level.WARNING
@@ -89,9 +91,7 @@ def born(turn: Turn, process: Process, pid: int) -> None:
     turn.cancel(f"birth:{process.id}")
     turn.put(process, stage=Stage.WARM, pid=pid)
     turn.because(f"{process.id} is warm")
-    if process.purpose is Purpose.SPARE:
-        turn.set(spare_failures=0)
-    if process.purpose is Purpose.STORE and turn.state.store.asked and turn.state.store.port is None:
+    if process.purpose is Purpose.STORE and _store_is_wanted(turn):
         _open_store_in(turn, process.id)
 
 
@@ -102,7 +102,8 @@ def stillborn(turn: Turn, process: Process, reason: str) -> None:
     turn.because(f"{process.id} did not start: {reason}")
     if process.purpose is Purpose.STORE:
         turn.set(store=replace(turn.state.store, keeper=None))
-        if turn.state.store.asked and turn.state.store.port is None:
+        spare_failed(turn, reason)
+        if _store_is_wanted(turn):
             serve_store_from_rank_0(turn, reason)
     elif process.purpose is Purpose.SPARE:
         spare_failed(turn, reason)
@@ -124,7 +125,14 @@ def open_store(turn: Turn, incarnation: Incarnation) -> None:
     if store.asked and store.incarnation == incarnation:
         return
     turn.set(
-        store=Store(incarnation=incarnation, keeper=store.keeper, asked=True, last_port=store.port or store.last_port)
+        store=Store(
+            incarnation=incarnation,
+            keeper=store.keeper,
+            asked=True,
+            last_port=store.port or store.last_port,
+            lost_in=store.lost_in,
+            lost_at=store.lost_at,
+        )
     )
     turn.timer("store", turn.state.terms.limits.store_seconds)
     keeper = turn.state.processes.get(store.keeper) if store.keeper else None
@@ -139,9 +147,14 @@ def open_store(turn: Turn, incarnation: Incarnation) -> None:
         serve_store_from_rank_0(turn, "no keeper")
 
 
-def _open_store_in(turn: Turn, keeper: ProcessId) -> None:
-    turn.put(turn.state.processes[keeper], stage=Stage.RUNNING)
-    turn.act(actions.OpenStore(incarnation=turn.state.store.incarnation, keeper=keeper))
+def _store_is_wanted(turn: Turn) -> bool:
+    return turn.state.store.asked and turn.state.store.port is None and not turn.ending
+
+
+def _open_store_in(turn: Turn, id: ProcessId) -> None:
+    keeper, incarnation = turn.state.processes[id], turn.state.store.incarnation
+    turn.put(keeper, stage=Stage.RUNNING, incarnation=keeper.incarnation or incarnation)
+    turn.act(actions.OpenStore(incarnation=incarnation, keeper=id))
 
 
 def serve_store_from_rank_0(turn: Turn, reason: str) -> None:
@@ -153,13 +166,25 @@ def serve_store_from_rank_0(turn: Turn, reason: str) -> None:
     turn.timer("store", turn.state.terms.limits.store_seconds)
 
 
-def keeper_lost(turn: Turn) -> None:
-    """The ranks keep their groups without it; what they fail at from now on is not their fault."""
-    turn.set(store=replace(turn.state.store, keeper=None, lost=True))
-    turn.say(
-        "the process that serves the store was lost; workers go on, the next incarnation gets another", Level.WARNING
-    )
-    if turn.state.store.asked and turn.state.store.port is None:
+def keeper_lost(turn: Turn, keeper: Process, seen_at: float) -> None:
+    """The ranks keep their groups without it; what they fail at from now on is not their fault.
+
+    A store that nobody has been sent to yet is opened anew by rank 0.
+    """
+    state = turn.state
+    turn.set(store=replace(state.store, keeper=None))
+    if turn.ending:
+        return
+    spare_failed(turn, "the keeper was lost")
+    if 0 < keeper.incarnation <= state.incarnation and state.phase in (Phase.TRAINING, Phase.RELEASING):
+        turn.set(store=replace(turn.state.store, lost_in=state.incarnation, lost_at=seen_at))
+    if state.phase is Phase.TRAINING:
+        turn.say(
+            "the process that serves the store was lost; workers go on, the next incarnation gets another",
+            Level.WARNING,
+        )
+    elif state.store.asked:
+        turn.set(store=replace(turn.state.store, port=None))
         serve_store_from_rank_0(turn, "the keeper was lost")
 
 
@@ -220,6 +245,7 @@ def _assign(turn: Turn, workers: list[Process]) -> None:
         phase=Phase.TRAINING,
         status=Status.RECOVERING if turn.incident else Status.RUNNING,
         training_at=turn.at,
+        spare_failures=0,
     )
     turn.timer("spares", state.terms.limits.spares_seconds)
     if turn.incident:
@@ -255,10 +281,14 @@ def tend_spares(turn: Turn) -> None:
         return
     current = [spare for spare in turn.spares() if spare.generation == state.nursery.generation]
     for _ in range(state.terms.spares - len(current)):
+        turn.because("the spares are incomplete")
         give_birth(turn, Purpose.SPARE, Origin.FORK)
-    if all(spare.stage is Stage.WARM for spare in turn.spares()):
-        turn.kill([spare for spare in turn.spares() if spare.generation != state.nursery.generation])
-    if state.terms.keeper and state.store.keeper is None and state.store.lost:
+    outdated = [spare for spare in turn.spares() if spare.generation != state.nursery.generation]
+    if outdated and all(spare.stage is Stage.WARM for spare in turn.spares()):
+        turn.because("newer spares are ready")
+        turn.kill(outdated)
+    if state.terms.keeper and state.store.keeper is None and state.store.lost_in == state.incarnation:
+        turn.because("the next incarnation needs a keeper")
         keeper = give_birth(turn, Purpose.STORE, Origin.FORK)
         turn.set(store=replace(turn.state.store, keeper=keeper.id))
 

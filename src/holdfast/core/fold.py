@@ -1,7 +1,7 @@
 """The state as the sum of what was recorded: each decision's changes, applied in order. `decide` is never asked again.
 
 A change is recorded per field, and per key for the fields that are tables, so that a record stays small when one of
-many processes changes.
+many processes changes. Tables keep their order, so that a state that was folded decides like the one that was lived.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from holdfast.model.state import JobState
 
@@ -22,8 +23,8 @@ _DEC = {field.name: field.type for field in msgspec.structs.fields(JobState)}
 def delta(old: JobState, new: JobState) -> Delta:
     """What changed, as plain data."""
     changes: Delta = {}
-    for name in JobState.__struct_fields__:
-        before, after = getattr(old, name), getattr(new, name)
+    values = zip(JobState.__struct_fields__, astuple(old), astuple(new), strict=True)
+    for name, before, after in values:
         if before is after or before == after:
             continue
         if name in _TABLES:
@@ -40,7 +41,7 @@ def apply(state: JobState, changes: Delta) -> JobState:
     for name, change in changes.items():
         if name in _TABLES:
             present = {key: value for key, value in change.items() if value is not None}
-            table = {key: value for key, value in getattr(state, name).items() if key not in change}
+            table = {key: value for key, value in getattr(state, name).items() if change.get(key, value) is not None}
             fields[name] = table | msgspec.convert(present, _DEC[name])
         else:
             fields[name] = msgspec.convert(change, _DEC[name])

@@ -56,6 +56,9 @@ def _tend(turn: Turn) -> None:
 
 
 def _submitted(turn: Turn, event: events.Submitted) -> None:
+    if turn.state.phase is not Phase.NEW:
+        turn.because("submitted already")
+        return
     turn.set(terms=event.terms, started_at=event.at, incarnation=Incarnation(1))
     turn.set(budget=budgets.opening(turn.state))
     turn.because("submitted")
@@ -74,9 +77,11 @@ def _nursery_warm(turn: Turn, event: events.NurseryWarm) -> None:
 
 def _nursery_lost(turn: Turn, event: events.NurseryLost) -> None:
     crew.nursery_lost(turn, event.reason)
-    for process in list(turn.state.processes.values()):
-        if process.stage is Stage.STARTING and process.origin is Origin.FORK:
-            crew.stillborn(turn, process, "the nursery was lost")
+    unborn = [p for p in turn.state.processes.values() if p.stage is Stage.STARTING and p.origin is Origin.FORK]
+    if unborn:  # a fork that had just succeeded must not live on unknown
+        turn.act(actions.Kill(ids=tuple(process.id for process in unborn)))
+    for process in unborn:
+        crew.stillborn(turn, process, "the nursery was lost")
     if turn.state.phase is Phase.WARMING and turn.state.nursery.stage is NurseryStage.GIVEN_UP:
         recovery.muster(turn)
 
@@ -85,7 +90,8 @@ def _nursery_lost(turn: Turn, event: events.NurseryLost) -> None:
 
 
 def _process_warm(turn: Turn, event: events.ProcessWarm) -> None:
-    if process := _known(turn, event.id):
+    process = _known(turn, event.id)
+    if process is not None and process.stage is Stage.STARTING:
         crew.born(turn, process, event.pid)
 
 
@@ -99,7 +105,7 @@ def _not_born(turn: Turn, process: Process, reason: str) -> None:
         turn.because(f"{process.id} was born already")
         return
     crew.stillborn(turn, process, reason)
-    if process.purpose is not Purpose.WORKER:
+    if process.purpose is not Purpose.WORKER or turn.ending:
         return
     if process.origin is Origin.FORK:
         turn.because("falling through to a cold start")
@@ -121,10 +127,10 @@ def _process_lost(turn: Turn, event: events.ProcessLost) -> None:
     elif process.purpose is Purpose.STORE:
         turn.drop(process.id)
         if process.id == turn.state.store.keeper:
-            crew.keeper_lost(turn)
+            crew.keeper_lost(turn, process, event.seen_at)
     elif process.stage is Stage.WARM:
         turn.drop(process.id)
-        crew.spare_failed(turn, "died while waiting")
+        _waiting_lost(turn, process)
     elif process.incarnation == turn.state.incarnation:
         turn.put(process, stage=Stage.DEAD)
         _worker_lost(turn, process, event)
@@ -132,12 +138,19 @@ def _process_lost(turn: Turn, event: events.ProcessLost) -> None:
         turn.drop(process.id)
 
 
+def _waiting_lost(turn: Turn, process: Process) -> None:
+    """Another takes its place; but when cold starts die as well there is no rung below, and no end to trying."""
+    reason = "died while waiting"
+    crew.spare_failed(turn, reason)
+    is_last_rung = process.purpose is Purpose.WORKER and process.origin is Origin.COLD
+    if is_last_rung and process.incarnation == turn.state.incarnation and turn.state.phase is Phase.MUSTERING:
+        recovery.cannot_start(turn, process, reason)
+
+
 def _worker_lost(turn: Turn, process: Process, event: events.ProcessLost) -> None:
     if event.step is not None:
         _note_step(turn, event.step)
     ended_well = process.stage is Stage.FINISHED or event.exit.code == 0
-    if turn.state.phase in (Phase.STOPPING, Phase.FAILING):
-        return
     if ended_well and turn.state.phase in (Phase.TRAINING, Phase.LEAVING):
         if event.exit.code != 0:
             turn.say(
@@ -211,8 +224,6 @@ def _worker_raised(turn: Turn, event: events.WorkerRaised) -> None:
     ours = recovery.casualty_of(turn, process, raised=event.error)
     if process.stage is Stage.RUNNING:
         turn.put(process, stage=Stage.RAISED)
-    if turn.state.phase in (Phase.STOPPING, Phase.LEAVING, Phase.FAILING):
-        return
     recovery.worker_failed(turn, ours, event.listening, event.step)
 
 
@@ -238,6 +249,8 @@ def _worker_stepped(turn: Turn, event: events.WorkerStepped) -> None:
         return
     turn.set(stepped_ever=True)
     turn.because(f"rank {process.rank} has made its first step")
+    if turn.state.phase is not Phase.TRAINING:
+        return
     if turn.incident is not None and event.resumed_from is not None and turn.incident.resumed_from is None:
         turn.note(resumed_from=event.resumed_from)
     recovery.stepped(turn, process, regrouped_at=event.group_at, restored_at=event.restored_at)
@@ -247,6 +260,8 @@ def _worker_stepped(turn: Turn, event: events.WorkerStepped) -> None:
 
 def _learned(turn: Turn, event: events.Learned) -> None:
     turn.because(f"the script's {event.modules} imports are known")
+    if turn.state.learned:
+        return
     turn.set(learned=True)
     if turn.state.nursery.stage is NurseryStage.WARM:
         _want_spares(turn)
@@ -273,22 +288,25 @@ def _progressed(turn: Turn, event: events.Progressed) -> None:
 def _note_step(turn: Turn, step: Step) -> None:
     if turn.state.best_step is None or step > turn.state.best_step:
         turn.set(best_step=step, stepped_ever=True)
-        turn.set(budget=budgets.refill(turn.state))
+        budget = budgets.refill(turn.state)
+        if budget.refilled_at != turn.state.budget.refilled_at:
+            turn.set(budget=budget, spare_failures=0)
 
 
 # -- the store
 
 
 def _store_open(turn: Turn, event: events.StoreOpen) -> None:
-    if event.incarnation == turn.state.store.incarnation:
+    store = turn.state.store
+    if event.incarnation == store.incarnation and store.asked and store.port is None:
         turn.cancel("store")
-        turn.set(store=replace(turn.state.store, port=event.port))
+        turn.set(store=replace(store, port=event.port))
         turn.because(f"the store of incarnation {event.incarnation} is open on port {event.port}")
 
 
 def _store_failed(turn: Turn, event: events.StoreFailed) -> None:
     store = turn.state.store
-    if event.incarnation != store.incarnation or store.port is not None:
+    if event.incarnation != store.incarnation or not store.asked or store.port is not None or turn.ending:
         return
     turn.because(f"the store could not be opened: {event.reason}")
     if store.keeper is not None:
@@ -344,8 +362,7 @@ def _stop_asked(turn: Turn, event: events.StopAsked) -> None:
         reason=f"stopped by signal {event.signal}",
     )
     turn.kill(turn.workers(Stage.STARTING, Stage.WARM))
-    if running:
-        turn.act(actions.Terminate(ids=tuple(p.id for p in running), signal=_passed_on(event.signal)))
+    turn.ask(running, _passed_on(event.signal))
     turn.timer("drain", state.terms.limits.shutdown_seconds)
 
 
@@ -457,6 +474,9 @@ def _current_worker(turn: Turn, event: Any) -> Process | None:
     if process is None or process.purpose is not Purpose.WORKER:
         return None
     if process.incarnation != turn.state.incarnation:
-        turn.because(f"{process.id} belongs to incarnation {process.incarnation}, which is over")
+        turn.because(f"{process.id} belongs to incarnation {process.incarnation}, not to {turn.state.incarnation}")
+        return None
+    if process.stage in (Stage.STARTING, Stage.WARM):
+        turn.because(f"{process.id} has not been given any work")
         return None
     return process

@@ -27,6 +27,8 @@ _LIVING = (Stage.STARTING, Stage.WARM, Stage.RUNNING, Stage.FINISHED, Stage.RAIS
 
 def worker_failed(turn: Turn, casualty: Casualty, listening: tuple[ProcessId, ...], step: Step | None) -> None:
     """A worker of the current incarnation is lost, or on its way out with an error."""
+    if turn.ending:
+        return
     fresh = turn.incident is None
     if fresh:
         _open_incident(turn, step)
@@ -76,21 +78,22 @@ def _release(turn: Turn, listening: tuple[ProcessId, ...]) -> None:
     limits = turn.state.terms.limits
     turn.set(phase=Phase.RELEASING)
     turn.cancel("settle")
+    turn.cancel("rest")
     asked, doomed = [], []
     for process in turn.workers(*_LIVING):
         if process.stage is Stage.RAISED:
             turn.timer("farewell", limits.farewell_seconds)
         elif process.id in listening and process.stage is Stage.RUNNING and limits.grace_seconds > 0:
-            asked.append(turn.put(process, asked=True))
+            asked.append(process)
         elif process.stage in (Stage.STARTING, Stage.WARM):
             _keep_for_later(turn, process)
         else:
             doomed.append(process)
     turn.kill(doomed)
+    turn.ask(asked, int(signals.SIGTERM))
     if asked:
-        turn.act(actions.Terminate(ids=tuple(p.id for p in asked), signal=int(signals.SIGTERM)))
         turn.timer("grace", limits.grace_seconds)
-    turn.timer("release", limits.release_seconds + limits.farewell_seconds)
+    turn.timer("release", limits.release_seconds + max(limits.farewell_seconds, limits.grace_seconds))
     crew.open_store(turn, Incarnation(turn.state.incarnation + 1))
     released(turn)
 
@@ -102,7 +105,7 @@ def _keep_for_later(turn: Turn, process: Process) -> None:
 
 def grace_over(turn: Turn) -> None:
     turn.because("the grace is over")
-    turn.kill([process for process in turn.workers(Stage.RUNNING) if process.asked])
+    turn.kill([process for process in turn.workers(*_LIVING) if process.asked])
 
 
 def farewell_over(turn: Turn) -> None:
@@ -116,6 +119,7 @@ def unreleased(turn: Turn) -> None:
     names = ", ".join(f"rank {p.rank} (pid {p.pid})" for p in stuck)
     sentence = f"{names} cannot be killed: the kernel holds it, which is this node's fault"
     verdict = Verdict("unkillable", Blame.NODE, stuck[0].rank if stuck else None, "high", sentence)
+    turn.because(sentence)
     turn.note(verdict=verdict)
     turn.say(sentence, Level.ERROR)
     if turn.state.exit_code is None:
@@ -146,8 +150,9 @@ def released(turn: Turn) -> None:
 def _resolve(turn: Turn) -> None:
     incident = turn.incident or _missing()
     turn.set(budget=budgets.refill(turn.state))
-    verdict = verdicts.judge(turn.state, incident.casualties)
-    turn.note(verdict=verdict, decided_at=turn.at)
+    failed = tuple(c for c in incident.casualties if c.incarnation == turn.state.incarnation)
+    verdict = verdicts.judge(turn.state, failed)
+    turn.note(verdict=incident.verdict or verdict, decided_at=turn.at)  # of several attempts the first cause counts
     why_not = verdicts.finality(turn.state, verdict) or budgets.spent(turn.state)
     if why_not is not None:
         give_up(turn, verdict, why_not)
@@ -177,6 +182,7 @@ def cannot_start(turn: Turn, process: Process, reason: str) -> None:
     casualty = Casualty(
         id=process.id,
         rank=process.rank or Rank(0),
+        incarnation=turn.state.incarnation,
         at=turn.at,
         sign="start",
         evidence=(f"cold start failed: {reason}",),
@@ -228,6 +234,7 @@ def _close(turn: Turn, status: Status) -> None:
 
 def give_up(turn: Turn, verdict: Verdict, why: str) -> None:
     turn.because(f"stopping: {why}")
+    turn.note(verdict=verdict)
     turn.note(remedy=Remedy("stop", sentence=f"stopped: {why}"), outcome="failed")
     turn.set(exit_code=budgets.exit_code(verdict), reason=f"{verdict.sentence}; {why}")
 
@@ -248,13 +255,16 @@ def finish(turn: Turn) -> None:
     turn.act(actions.Finish(code=state.exit_code if state.exit_code is not None else 1))
 
 
-def casualty_of(turn: Turn, process: Process, **known: object) -> Casualty:
+def casualty_of(turn: Turn, process: Process, at: float | None = None, **known: object) -> Casualty:
+    at = turn.at if at is None else at
     return Casualty(
         id=process.id,
         rank=process.rank or Rank(0),
+        incarnation=process.incarnation,
+        at=at,
         pid=process.pid,
-        killed_by_us=process.stage is Stage.CONDEMNED or process.asked,
-        **({"at": turn.at} | known),  # type: ignore[arg-type]
+        killed_by_us=process.signalled_at is not None and process.signalled_at <= at,
+        **known,  # type: ignore[arg-type]
     )
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.model import actions
 from holdfast.model.actions import AnyAction, Level
 from holdfast.model.ids import ProcessId
-from holdfast.model.state import Incident, JobState, Process, Purpose, Stage
+from holdfast.model.state import Incident, JobState, Phase, Process, Purpose, Stage
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -30,6 +30,11 @@ class Turn:
 
     def decision(self) -> Decision:
         return Decision(self.state, tuple(self._actions), "; ".join(self._reasons))
+
+    @property
+    def ending(self) -> bool:
+        """Whether nothing new should be begun."""
+        return self.state.phase in (Phase.LEAVING, Phase.STOPPING, Phase.FAILING, Phase.OVER)
 
     # -- recording
 
@@ -67,6 +72,16 @@ class Turn:
         ]
         return sorted(found, key=lambda process: process.rank or 0)
 
+    def ask(self, processes: list[Process], signal: int) -> None:
+        """Send a signal that can be handled."""
+        for process in processes:
+            self.put(process, asked=True, signalled_at=self._since(process))
+        if processes:
+            self.act(actions.Terminate(ids=tuple(process.id for process in processes), signal=signal))
+
+    def _since(self, process: Process) -> float:
+        return process.signalled_at if process.signalled_at is not None else self.at
+
     def spares(self, *stages: Stage) -> list[Process]:
         """Idle processes in the order in which they should be used: the best prepared, then the oldest, first."""
         found = [
@@ -84,7 +99,7 @@ class Turn:
                 self.cancel(f"birth:{process.id}")
                 self.drop(process.id)
             else:
-                self.put(process, stage=Stage.CONDEMNED)
+                self.put(process, stage=Stage.CONDEMNED, signalled_at=self._since(process))
         if doomed:
             self.act(actions.Kill(ids=tuple(process.id for process in doomed)))
 

@@ -48,7 +48,7 @@ def judge(state: JobState, casualties: tuple[Casualty, ...]) -> Verdict:
     if cause.raised is not None and number is None:
         last = cause.raised.message.splitlines()[0] if cause.raised.message else ""
         what = f"{cause.raised.type}: {last}" if last else cause.raised.type
-        if state.store.lost:
+        if state.store.lost_in == state.incarnation and state.store.lost_at <= cause.at:
             return _verdict(
                 "store lost", Blame.INFRASTRUCTURE, cause, f"raised {what} after its store was lost", evidence
             )

@@ -25,7 +25,7 @@ COLLECTIVE_TIMEOUT_SECONDS = 60.0
 SIGSEGV = 11
 SIGTERM = 15
 
-Report = Callable[[float, Callable[[float], AnyEvent]], None]
+Report = Callable[[float, Callable[[float], AnyEvent | None]], None]
 
 
 class Life(IntEnum):
@@ -130,7 +130,7 @@ class Training:
                 machine.on_moment("step")
                 for body in self.members.values():
                     self._tell_first_step(body)
-            if self.step % 3 == 0:
+            if self.step % 2 == 0:
                 step = machine.newest_step
                 machine.report(0.001, lambda at: events.Progressed(at=at, step=Step(step), basis="optimizer"))
         if self.step % script.commit_every == 0:
@@ -208,6 +208,7 @@ class Machine:
         self.nursery_troubles: list[str] = []
         self.birth_troubles: list[str] = []
         self.store_troubles: list[str] = []
+        self.unopened: list[Incarnation] = []  # whose store had trouble
         self.broken_origins: tuple[Origin, ...] = ()
         self.warm_dies = False
         self._last_port = 29500
@@ -314,8 +315,11 @@ class Machine:
     # -- stores
 
     def open_store(self, incarnation: Incarnation, keeper: ProcessId | None) -> None:
+        """A shell does not listen to a keeper that is dead or that it has killed."""
         trouble = self.store_troubles.pop() if self.store_troubles else ""
         body = self.alive.get(keeper) if keeper is not None else None
+        if trouble:
+            self.unopened.append(incarnation)
         if trouble == "hang" or (keeper is not None and body is None):
             return
         if trouble == "fail":
@@ -335,7 +339,13 @@ class Machine:
     def _store_opened(self, incarnation: Incarnation, keeper: ProcessId | None) -> None:
         self._last_port += 1
         port = self.ports[incarnation, keeper] = self._last_port
-        self.report(0.0005, lambda at: events.StoreOpen(at=at, incarnation=incarnation, port=port))
+
+        def answer(at: float) -> AnyEvent | None:
+            body = self.alive.get(keeper) if keeper is not None else None
+            unheard = keeper is not None and (body is None or body.killed)
+            return None if unheard else events.StoreOpen(at=at, incarnation=incarnation, port=port)
+
+        self.report(0.0005, answer)
 
     def keeper_of(self, incarnation: Incarnation, port: int) -> Body | None:
         for (opened_for, keeper), opened in self.ports.items():
@@ -346,16 +356,19 @@ class Machine:
     # -- work
 
     def assign(self, order: Assign) -> None:
-        body = self.alive.get(order.id)
-        if body is None or body.life is not Life.WARM:
-            return
         training = self.trainings.get(order.incarnation)
         if training is None:
             training = self.trainings[order.incarnation] = Training(self, order)
+        body = self.alive.get(order.id)
+        if body is None or body.life is not Life.WARM:
+            training.causes.append("signal")  # it died while it waited, and nobody had noticed yet
+            return
         body.life = Life.EXECUTING
         body.rank = order.rank
         body.training = training
         training.learn = training.learn or order.learn
+        if body.stopped:
+            training.causes.append("stop")
         training.join(body)
 
     def throw(self, body: Body, type: str, message: str) -> None:
@@ -398,7 +411,7 @@ class Machine:
             self.report(0.0, lambda at: events.WorkerEnded(at=at, id=body.id, code=code, listening=self.listening()))
 
     def _depart(self, body: Body, code: int) -> None:
-        if body.exit_hangs:
+        if body.exit_hangs and not body.hidden:
             return
         exit = Exit(signal=SIGSEGV) if body.exit_crashes else Exit(code=code)
         self.later(body, 0.005, 0.4, partial(self.die, body, exit))
@@ -459,10 +472,13 @@ class Machine:
             return
         worked = body.life is Life.EXECUTING
         self._bury(body)
+        for incarnation in body.keeps:
+            if incarnation in self.trainings:
+                self.trainings[incarnation].causes.append("store")
         if exit.code == 0 and worked:
             body.finished = True
-        seen_at = self.clock.now
         notice = self.rng.uniform(0.1, 3.0) if body.hidden else self.rng.uniform(0.00005, 0.001)
+        seen_at = self.clock.now + (notice if body.hidden else 0.0)
         self.clock.after(notice, self._tell_loss, body, exit, seen_at)
         gone = notice + body.release_seconds
         self.report(gone, lambda at: events.ProcessGone(at=at, id=body.id, exit=exit))

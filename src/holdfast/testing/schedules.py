@@ -13,30 +13,32 @@ import msgspec
 from holdfast.model.spec import Limits, Start, Terms
 
 MOMENTS = {
-    "warming": 2,
-    "mustering": 4,
-    "training": 6,
-    "step": 6,
-    "loss": 6,
-    "releasing": 4,
-    "resting": 3,
+    "warming": 1,
+    "mustering": 5,
+    "training": 9,
+    "step": 9,
+    "loss": 9,
+    "releasing": 8,
+    "resting": 2,
+    "recovering": 9,  # mustering or training again, with the incident still open
     "ended": 2,
     "leaving": 2,
-    "stopping": 2,
+    "stopping": 1,
     "failing": 1,
 }
 
 KINDS = {
-    "kill_worker": 10,
-    "kill_several": 3,
-    "kill_all": 2,
-    "raise_once": 4,
-    "raise_always": 2,
-    "exit_code": 2,
+    "kill_worker": 18,
+    "kill_several": 5,
+    "kill_all": 3,
+    "raise_once": 3,
+    "raise_always": 1,
+    "exit_code": 1,
     "exit_zero": 1,
     "pause_worker": 3,
     "freeze_worker": 3,
     "hide_worker": 2,
+    "kill_hidden": 2,
     "make_unkillable": 1,
     "make_deaf": 3,
     "slow_to_die": 3,
@@ -64,7 +66,7 @@ KINDS = {
     "store_late": 2,
     "old_news": 5,
     "sources_change": 1,
-    "stop": 2,
+    "stop": 1,
     "stop_twice": 1,
 }
 
@@ -100,22 +102,22 @@ def draw(seed: int) -> Schedule:
 
 def _terms(rng: Random) -> Terms:
     return Terms(
-        world=rng.choice((1, 2, 2, 3, 4)),
+        world=rng.choice((1, 2, 3, 4, 4, 6)),
         start=Start.NURSERY if rng.random() < 0.85 else Start.COLD,
         keeper=rng.random() < 0.8,
         spares=rng.choice((0, 1, 1, 2)),
-        max_restarts=rng.choice((None, None, None, None, 0, 1, 3, 20)),
-        budget=rng.choice((1, 2, 3, 10)),
-        refill_steps=rng.choice((0, 3, 10)),
+        max_restarts=rng.choice((None, None, None, None, None, None, 0, 1, 3, 20)),
+        budget=rng.choice((1, 3, 10, 10)),
+        refill_steps=rng.choice((0, 3, 3, 10)),
         policy="stop" if rng.random() < 0.03 else "restart",
         shell_codes=rng.random() < 0.1,
-        limits=Limits(grace_seconds=rng.choice((0.0, 0.05, 0.05, 2.0))),
+        limits=Limits(grace_seconds=rng.choice((0.0, 0.05, 0.05, 2.0, 45.0))),
     )
 
 
 def _script(rng: Random) -> Script:
     return Script(
-        steps=rng.randrange(3, 25),
+        steps=rng.randrange(8, 50),
         commit_every=rng.choice((1, 2, 5)),
         step_seconds=rng.choice((0.02, 0.3, 2.0)),
         countable=rng.random() < 0.85,
@@ -123,16 +125,16 @@ def _script(rng: Random) -> Script:
 
 
 def _faults(rng: Random) -> tuple[Fault, ...]:
-    count = rng.choice((2, 3, 4, 4, 5, 6, 8))
+    count = rng.choice((8, 12, 16, 20))
     kinds = rng.choices(_KIND_NAMES, cum_weights=_KIND_WEIGHTS, k=count)
     moments = rng.choices(_MOMENT_NAMES, cum_weights=_MOMENT_WEIGHTS, k=count)
     return tuple(
         Fault(
             kind=kind,
             moment=moment,
-            nth=rng.choice((1, 1, 1, 2, 3)),
+            nth=rng.choice((1, 1, 1, 1, 2, 3)),
             delay=round(rng.choice((0.0, 0.001, 0.01, 0.3, 3.0)) * rng.random(), 6),
-            pick=round(rng.random(), 3),
+            pick=rng.randrange(1000) / 1000,
         )
         for kind, moment in zip(kinds, moments, strict=True)
     )
