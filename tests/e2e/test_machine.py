@@ -165,9 +165,11 @@ def test_as_pid_1_orphans_are_reaped(run, tmp_path):
         "import os, time\n"
         "for _ in range(5):\n    pid = os.fork()\n    if not pid:\n        if not os.fork():\n"
         "            time.sleep(0.2)\n        os._exit(0)\n    os.waitpid(pid, 0)\n"
-        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '0':\n    os.kill(os.getpid(), 9)\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '0':\n"
+        "    os.kill(os.getpid(), 9)\n"
         "time.sleep(1)\n"
-        "states = [open(f'/proc/{p}/stat').read().rsplit(')')[-1].split()[0] for p in os.listdir('/proc') if p.isdigit()]\n"
+        "pids = [p for p in os.listdir('/proc') if p.isdigit()]\n"
+        "states = [open(f'/proc/{p}/stat').read().rsplit(')')[-1].split()[0] for p in pids]\n"
         "print('zombies', states.count('Z'))\n"
     )
     prefix = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")

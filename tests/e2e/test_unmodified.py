@@ -25,7 +25,8 @@ fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters())
 folder = os.environ["SCRATCH"] + "/fsdp"
 start = 0
-marks = sorted(int(n.split("-")[1]) for n in os.listdir(os.environ["SCRATCH"]) if n.startswith("fsdp-") and n.endswith("-ok"))
+names = os.listdir(os.environ["SCRATCH"])
+marks = sorted(int(n.split("-")[1]) for n in names if n.startswith("fsdp-") and n.endswith("-ok"))
 if marks:
     start = marks[-1] + 1
     state, optim = get_state_dict(model, optimizer)

@@ -146,7 +146,7 @@ class PosixProcesses:
 
     # -- births
 
-    def fork(self, id: ProcessId, streams: Streams) -> None:
+    def fork(self, id: ProcessId, streams: Streams, title: str, device: int | None) -> None:
         handle, control, board_fd = self._prepare(id)
         if self._nursery_channel is None:
             os.close(control)
@@ -155,7 +155,7 @@ class PosixProcesses:
             self._loop.call_soon(lambda: self._stillborn(handle, "there is no nursery"))
             return
         self._nursery_channel.send(
-            {"op": "fork", "id": id, "own_group": handle.own_group},
+            {"op": "fork", "id": id, "own_group": handle.own_group, "title": title, "device": device},
             (control, board_fd, streams.stdout, streams.stderr),
         )
 

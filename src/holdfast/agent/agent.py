@@ -293,7 +293,8 @@ class Agent(Watcher):
             return
         streams = self._console.open(action.id)
         if action.origin.value == "fork":
-            self._processes.fork(action.id, streams)
+            device = action.seat if self._spec.spare_context else None
+            self._processes.fork(action.id, streams, f"holdfast: spare of {self._spec.name}", device)
         else:
             self._processes.start_cold(action.id, streams)
 

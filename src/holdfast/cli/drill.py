@@ -29,7 +29,9 @@ _SUMMARIES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     faults = ", ".join(f"{name} ({what})" for name, what in _SUMMARIES.items())
     parser.add_argument("fault", choices=drills.FAULTS, metavar="FAULT", help=faults)
-    parser.add_argument("job", metavar="JOB", help="an id, its beginning, a name, or `last`; started with --allow-drills")
+    parser.add_argument(
+        "job", metavar="JOB", help="an id, its beginning, a name, or `last`; started with --allow-drills"
+    )
     target = parser.add_mutually_exclusive_group()
     target.add_argument("--rank", type=show.parse_ranks, metavar="0,3-5", help="these ranks, at once")
     target.add_argument("--random", action="store_true", help="a rank chosen by --seed (the default)")
@@ -37,9 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--spare", action="store_true", help="a warm spare")
     target.add_argument("--nursery", action="store_true", help="the process that forks workers")
     target.add_argument("--store", action="store_true", help="the process that serves the store")
-    parser.add_argument("--seed", type=show.parse_count, metavar="N", help="what chance follows from (default: a new one)")
+    parser.add_argument(
+        "--seed", type=show.parse_count, metavar="N", help="what chance follows from (default: a new one)"
+    )
     parser.add_argument("--count", type=_positive, default=1, metavar="N", help="this many faults (default: 1)")
-    parser.add_argument("--every", type=_seconds, default=5.0, metavar="SECONDS", help="between two faults (default: 5)")
+    parser.add_argument(
+        "--every", type=_seconds, default=5.0, metavar="SECONDS", help="between two faults (default: 5)"
+    )
     parser.add_argument("--code", type=_exit_code, default=1, metavar="N", help="for exit: 0 to 255 (default: 1)")
     show.add_json(parser)
 
@@ -68,7 +74,9 @@ def main(namespace: argparse.Namespace) -> int:
 
 
 def _drill(namespace: argparse.Namespace) -> Drill:
-    kind = next((kind for kind in (Kind.SPARE, Kind.NURSERY, Kind.STORE) if getattr(namespace, kind.value)), Kind.WORKER)
+    kind = next(
+        (kind for kind in (Kind.SPARE, Kind.NURSERY, Kind.STORE) if getattr(namespace, kind.value)), Kind.WORKER
+    )
     ranks = tuple(sorted(namespace.rank or ()))
     if namespace.code != 1 and namespace.fault != "exit":
         raise UsageError("--code belongs to `exit`", where="holdfast drill")

@@ -83,6 +83,7 @@ def make_plan(namespace: argparse.Namespace, environ: Mapping[str, str], facts: 
         learn=learn,
         allow_drills=namespace.allow_drills,
         virtual_local_rank=namespace.virtual_local_rank,
+        spare_context=_spare_context(namespace, start),
         signals=_signals(namespace.signals_to_handle),
         numa_binding=_numa_binding(namespace, world, facts),
     )
@@ -94,6 +95,18 @@ def make_plan(namespace: argparse.Namespace, environ: Mapping[str, str], facts: 
         json=namespace.json,
         dry_run=namespace.dry_run,
     )
+
+
+def _spare_context(namespace: argparse.Namespace, start: Start) -> bool:
+    if namespace.spare_context and (start is Start.COLD or namespace.virtual_local_rank):
+        what = "--virtual-local-rank" if namespace.virtual_local_rank else "a cold start"
+        raise UsageError(
+            f"cannot be had together with {what}",
+            where="--spare-context",
+            why="A context belongs to a device that is chosen before the spare knows what it will be.",
+            remedy="Leave out one of the two.",
+        )
+    return bool(namespace.spare_context)
 
 
 # -- nodes and rendezvous

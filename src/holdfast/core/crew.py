@@ -70,7 +70,9 @@ def _can_fork(turn: Turn) -> bool:
 # -- births
 
 
-def give_birth(turn: Turn, purpose: Purpose, origin: Origin, rank: Rank | None = None) -> Process:
+def give_birth(
+    turn: Turn, purpose: Purpose, origin: Origin, rank: Rank | None = None, seat: Rank | None = None
+) -> Process:
     births = turn.state.births + 1
     process = Process(
         id=ProcessId(f"p{births}"),
@@ -79,10 +81,11 @@ def give_birth(turn: Turn, purpose: Purpose, origin: Origin, rank: Rank | None =
         generation=turn.state.nursery.generation if origin is Origin.FORK else 0,
         incarnation=turn.state.incarnation if purpose is Purpose.WORKER else Incarnation(0),
         rank=rank,
+        seat=seat,
     )
     turn.set(births=births)
     turn.put(process)
-    turn.act(actions.StartProcess(id=process.id, origin=origin))
+    turn.act(actions.StartProcess(id=process.id, origin=origin, seat=seat if rank is None else rank))
     turn.timer(f"birth:{process.id}", turn.state.terms.limits.birth_seconds)
     return process
 
@@ -201,7 +204,8 @@ def muster(turn: Turn) -> None:
         if rank in taken:
             continue
         if spares:
-            spare = spares.pop(0)
+            spare = min(spares, key=lambda spare: (spare.seat != rank, -spare.generation, int(spare.id[1:])))
+            spares.remove(spare)
             turn.put(spare, purpose=Purpose.WORKER, incarnation=state.incarnation, rank=Rank(rank), was_spare=True)
         elif (origin := _rung(turn)) is not None:
             give_birth(turn, Purpose.WORKER, origin, Rank(rank))
@@ -280,9 +284,11 @@ def tend_spares(turn: Turn) -> None:
     ):
         return
     current = [spare for spare in turn.spares() if spare.generation == state.nursery.generation]
-    for _ in range(state.terms.spares - len(current)):
+    seats = {spare.seat for spare in current}
+    empty = [Rank(rank) for rank in range(state.terms.world) if rank not in seats]
+    for seat in empty[: max(0, state.terms.spares - len(current))]:
         turn.because("the spares are incomplete")
-        give_birth(turn, Purpose.SPARE, Origin.FORK)
+        give_birth(turn, Purpose.SPARE, Origin.FORK, seat=seat)
     outdated = [spare for spare in turn.spares() if spare.generation != state.nursery.generation]
     if outdated and all(spare.stage is Stage.WARM for spare in turn.spares()):
         turn.because("newer spares are ready")

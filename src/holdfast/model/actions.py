@@ -25,6 +25,7 @@ class Preload(Action, frozen=True):
 class StartProcess(Action, frozen=True):
     id: ProcessId
     origin: Origin
+    seat: Rank | None = None  # the rank it is meant for; a spare may take another
 
 
 class OpenStore(Action, frozen=True):

@@ -76,5 +76,6 @@ class JobSpec(msgspec.Struct, frozen=True):
     learn: bool = True  # the nursery may also import what the script was seen to import
     allow_drills: bool = False
     virtual_local_rank: bool = False
+    spare_context: bool = False  # spares hold a CUDA context on the device of the rank they are meant for
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     numa_binding: str | None = None

@@ -69,6 +69,7 @@ class Process(msgspec.Struct, frozen=True):
     incarnation: Incarnation = Incarnation(0)
     rank: Rank | None = None
     was_spare: bool = False
+    seat: Rank | None = None  # the rank a spare is prepared for
     asked: bool = False  # SIGTERM sent
     signalled_at: float | None = None  # when we first sent it a signal: a death seen before that is not our doing
     stopped_at: float | None = None

@@ -30,6 +30,8 @@ class Birth:
     control: socket.socket
     board: Board
     forked: bool
+    title: str = ""
+    device: int | None = None  # hold a CUDA context there while waiting
 
 
 def of_forked_process(

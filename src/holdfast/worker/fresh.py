@@ -73,6 +73,8 @@ def reseed() -> None:
         numpy.random.seed()
     if torch := sys.modules.get("torch"):
         torch.default_generator.seed()
+        if torch.cuda.is_initialized():
+            torch.cuda.seed_all()
 
 
 def restore_blas_threads() -> None:

@@ -47,9 +47,10 @@ class Reporter:
 def live(birth: Birth) -> None:
     report = Reporter(birth)
     if birth.forked:
-        fresh.reseed()
         fresh.restore_blas_threads()
-        _warm_up()
+        _warm_up(birth.device)
+        fresh.reseed()
+        set_title(birth.title)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -75,13 +76,14 @@ def _bind(mode: str, device: int) -> None:
     binding._maybe_apply_numa_binding_to_current_process(device_index=device, numa_options=options)
 
 
-def _warm_up() -> None:
+def _warm_up(device: int | None) -> None:
     """Run one tiny backward pass, so that its threads and first-use costs are paid before the process is needed."""
     if torch := sys.modules.get("torch"):
-        state = torch.default_generator.get_state()
-        weight = torch.nn.Parameter(torch.zeros(8, 8))
-        (torch.zeros(8, 8) @ weight).sum().backward()
-        torch.default_generator.set_state(state)
+        place = "cpu"
+        if device is not None and torch.cuda.is_available():
+            place = f"cuda:{device % torch.cuda.device_count()}"
+        weight = torch.nn.Parameter(torch.zeros(8, 8, device=place))
+        (torch.zeros(8, 8, device=place) @ weight).sum().backward()
 
 
 def _work(board: Board, report: Reporter, message: wire.Message) -> None:

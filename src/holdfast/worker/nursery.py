@@ -50,9 +50,11 @@ def serve(control_fd: int) -> Birth:
             elif _fork_apart():
                 control.close()
                 control_fd, board_fd, *output = fds
-                return of_forked_process(
+                birth = of_forked_process(
                     control_fd, board_fd, (output[0], output[1]), agent_pid, own_group=message["own_group"]
                 )
+                birth.title, birth.device = message["title"], message["device"]
+                return birth
             for fd in fds:
                 os.close(fd)
 

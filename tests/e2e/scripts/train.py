@@ -31,16 +31,15 @@ if os.path.exists(checkpoint):
 parallel = DistributedDataParallel(model)
 for step in range(start, steps):
     torch.manual_seed(1000 * step + rank)
-    loss = parallel(torch.randn(8, 16)).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+    # Before the collective: no other rank can finish this step without us.
     if trouble == "raise" and step == 5 and rank == 1:
         raise ValueError("the loss ran away")
     if trouble == "raise-once" and step == 5 and rank == 1 and life == 0:
         raise ValueError("a passing cloud")
-    if trouble == "raise-first" and step == 0:
-        raise ValueError("before the first checkpoint")
+    loss = parallel(torch.randn(8, 16)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
     if rank == 0:
         draft = checkpoint + ".draft"
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, draft)
