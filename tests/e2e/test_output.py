@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
-import time
+import termios
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,8 @@ def test_a_reader_that_does_not_read_does_not_stop_recovery(run, tmp_path):
     job = run("--nproc-per-node", 2, script(tmp_path, text), stdout=write)
     os.close(write)
     workers = job.workers(2)
-    time.sleep(0.5)  # long enough to fill every buffer on the way; nothing is judged by it
+    full = fcntl.fcntl(read, fcntl.F_GETPIPE_SZ) - 4096
+    wait_until(lambda: int.from_bytes(fcntl.ioctl(read, termios.FIONREAD, b"    "), "little") >= full, "a full pipe")
     kill(workers[1])
     wait_until(lambda: (tmp_path / "again0").exists() and (tmp_path / "again1").exists(), "the next incarnation")
     os.close(read)

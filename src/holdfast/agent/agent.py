@@ -200,7 +200,11 @@ class Agent(Watcher):
     def nursery_message(self, message: wire.Message) -> None:
         now = time.monotonic()
         match message["op"]:
+            case "ready" if message["unfit"] and not self._libraries:
+                self._processes.end_nursery()
+                self._feed(events.NurseryLost(at=now, reason=message["unfit"], final=True))
             case "ready" | "preloaded" if message["unfit"]:
+                self._libraries = []
                 self._processes.end_nursery()
                 self._feed(events.NurseryLost(at=now, reason=message["unfit"]))
             case "ready" | "preloaded":

@@ -45,14 +45,17 @@ def nursery_warm(turn: Turn, generation: int) -> None:
     turn.because(f"the nursery is warm (generation {generation})")
 
 
-def nursery_lost(turn: Turn, reason: str) -> None:
-    """Start another, a few times; after that every process starts cold."""
+def nursery_lost(turn: Turn, reason: str, then: NurseryStage = NurseryStage.STARTING) -> None:
+    """Start another, a few times; after that, or where that is hopeless, every process starts cold."""
     nursery = replace(turn.state.nursery, losses=turn.state.nursery.losses + 1)
     turn.cancel("nursery")
     turn.because(f"the nursery is lost: {reason}")
     turn.set(nursery=nursery)
     if turn.ending:
         turn.set(nursery=replace(nursery, stage=NurseryStage.ABSENT))
+    elif then is NurseryStage.GIVEN_UP:
+        turn.set(nursery=replace(nursery, stage=then))
+        turn.say(f"processes start cold: {reason}", Level.WARNING)
     elif nursery.losses >= NURSERY_LOSSES_LIMIT:
         turn.set(nursery=replace(nursery, stage=NurseryStage.GIVEN_UP))
         turn.say(

@@ -76,7 +76,7 @@ def _nursery_warm(turn: Turn, event: events.NurseryWarm) -> None:
 
 
 def _nursery_lost(turn: Turn, event: events.NurseryLost) -> None:
-    crew.nursery_lost(turn, event.reason)
+    crew.nursery_lost(turn, event.reason, NurseryStage.GIVEN_UP if event.final else NurseryStage.STARTING)
     unborn = [p for p in turn.state.processes.values() if p.stage is Stage.STARTING and p.origin is Origin.FORK]
     if unborn:  # a fork that had just succeeded must not live on unknown
         turn.act(actions.Kill(ids=tuple(process.id for process in unborn)))

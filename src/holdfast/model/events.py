@@ -24,9 +24,10 @@ class NurseryWarm(Event, frozen=True):
 
 
 class NurseryLost(Event, frozen=True):
-    """It died, or became unfit to fork."""
+    """It died, or became unfit to fork. `final`: another would end the same way."""
 
     reason: str
+    final: bool = False
 
 
 class ProcessWarm(Event, frozen=True):

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 
 BLAS_VARIABLE = "OPENBLAS_NUM_THREADS"
-_blas_unset = False
+_blas_threads: int | None = None  # what numpy would have started; None: it was not made to wait
 
 # Reading one of these while being imported means that what was imported depends on who imported it.
 IDENTITY_VARIABLES = frozenset(
@@ -37,15 +37,18 @@ IDENTITY_VARIABLES = frozenset(
 @contextlib.contextmanager
 def quiet_blas() -> Iterator[None]:
     """Keep numpy's BLAS from starting threads while it is imported: a process with threads must not fork."""
-    global _blas_unset
-    _blas_unset = BLAS_VARIABLE not in os.environ
-    if _blas_unset:
-        os.environ[BLAS_VARIABLE] = "1"
+    global _blas_threads
+    chosen = os.environ.get(BLAS_VARIABLE)
+    wanted = chosen or os.environ.get("OMP_NUM_THREADS", "")
+    _blas_threads = int(wanted) if wanted.isdigit() else len(os.sched_getaffinity(0))
+    os.environ[BLAS_VARIABLE] = "1"
     try:
         yield
     finally:
-        if _blas_unset:
+        if chosen is None:
             del os.environ[BLAS_VARIABLE]
+        else:
+            os.environ[BLAS_VARIABLE] = chosen
 
 
 @contextlib.contextmanager
@@ -79,7 +82,7 @@ def reseed() -> None:
 
 def restore_blas_threads() -> None:
     """Undo `quiet_blas` in the child: numpy may use as many threads as it would have started with."""
-    if not _blas_unset or "numpy" not in sys.modules or "OMP_NUM_THREADS" in os.environ:
+    if _blas_threads in (None, 1) or "numpy" not in sys.modules:
         return
     with open("/proc/self/maps") as maps:
         libraries = {line.split()[-1] for line in maps if "openblas" in line}
@@ -87,5 +90,5 @@ def restore_blas_threads() -> None:
         library = ctypes.CDLL(path)
         for name in ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads"):
             if hasattr(library, name):
-                getattr(library, name)(len(os.sched_getaffinity(0)))
+                getattr(library, name)(_blas_threads)
                 break
