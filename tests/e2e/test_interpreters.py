@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.e2e.conftest import kill
+from tests.e2e.conftest import kill, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -29,7 +29,7 @@ def test_an_interpreter_without_holdfast(run, scripts, tmp_path):
 
 def test_an_interpreter_that_is_not_there(run, scripts):
     job = run(scripts / "count.py", 3, env={"PYTHON_EXEC": "/nowhere/python"})
-    assert job.wait() != 0
+    assert job.wait() == 2
     assert "/nowhere/python" in job.stderr()
     assert "Traceback" not in job.stderr()
 
@@ -41,7 +41,8 @@ def test_a_nursery_with_threads_does_not_fork(run, tmp_path):
     )
     job = run("--nproc-per-node", 2, path, env={"PYTHONPATH": str(tmp_path)})
     assert job.wait(120) == 0, job.stderr()
-    assert "processes start cold: the nursery runs 2 threads" in job.stderr()
+    assert "processes start cold" in job.stderr()
+    assert "the nursery runs 2 threads" in job.stderr()
     assert job.stdout().count("cold") == 2
 
 
@@ -49,7 +50,8 @@ def test_numpy_gets_the_threads_it_would_have_had(run, tmp_path):
     text = (
         "import ctypes, numpy, torch, os\n"
         "maps = {line.split()[-1] for line in open('/proc/self/maps') if 'openblas' in line}\n"
-        "print({ctypes.CDLL(m).scipy_openblas_get_num_threads64_() for m in maps}, 'OPENBLAS_NUM_THREADS' in os.environ)\n"
+        "threads = {ctypes.CDLL(m).scipy_openblas_get_num_threads64_() for m in maps}\n"
+        "print(threads, 'OPENBLAS_NUM_THREADS' in os.environ)\n"
     )
     job = run(_script(tmp_path, text), env={"OMP_NUM_THREADS": "2"})
     assert job.wait() == 0, job.stderr()
@@ -57,10 +59,10 @@ def test_numpy_gets_the_threads_it_would_have_had(run, tmp_path):
 
 
 def test_variables_that_the_script_sets_before_it_imports_torch_take_effect(run, tmp_path):
-    text = "import os\nos.environ['OMP_NUM_THREADS'] = '3'\nimport torch\nprint(torch.get_num_threads())\n"
+    text = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\nprint(torch.get_num_threads())\n"
     job = run(_script(tmp_path, text))
     assert job.wait() == 0, job.stderr()
-    assert job.stdout() == "3\n"
+    assert job.stdout() == "1\n"
     assert "OMP_NUM_THREADS" in job.stderr()
 
 
@@ -75,8 +77,6 @@ def test_what_the_script_imports_is_there_for_the_next_life(run, tmp_path):
     (tmp_path / "own.py").write_text("")
     job = run(_script(tmp_path, text), 60)
     job.spares(1)
-    from tests.e2e.conftest import wait_until
-
     wait_until(lambda: (s := job.spares(1)) and s[0].generation == 2, "a spare that has learned")
     kill(job.workers(1)[0])
     assert job.wait() == 0, job.stderr()

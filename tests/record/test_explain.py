@@ -78,11 +78,11 @@ def test_unknown_marks_are_unknown_and_the_rest_adds_up():
     assert told.steps_lost is None
 
 
-def test_two_attempts_show_both_and_blame_what_was_judged():
+def test_two_attempts_show_both_and_blame_the_first_cause():
     story = Story().muster().first_steps(0).wait(1.0).lose(1).lose(0).muster().wait(1.0).lose(0, signal=11).lose(1)
     told = _told(story)
     assert told.attempts == 2
-    assert (told.where.rank, told.where.incarnation) == (0, 2)
+    assert (told.where.rank, told.where.incarnation) == (1, 1)
     assert {(victim.rank, victim.incarnation) for victim in told.casualties} == {(0, 1), (1, 1), (0, 2), (1, 2)}
 
 

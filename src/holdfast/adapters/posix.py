@@ -26,6 +26,7 @@ from holdfast.worker.board import Board, Stage, Word
 from holdfast.worker.titles import ROOM
 
 _PR_SET_CHILD_SUBREAPER = 36
+_SWEEP_AGAIN_SECONDS = 0.25
 _BOOT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "worker", "boot.py")
 
 
@@ -54,6 +55,7 @@ class Handle:
     gone: bool = False
     unwanted: bool = False
     own_group: bool = True
+    early: bool = True  # its death is seen before its memory is given back
     popen: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
 
@@ -98,7 +100,7 @@ class PosixProcesses:
 
     # -- the nursery
 
-    def start_nursery(self, title: str, modules: list[str]) -> None:
+    def start_nursery(self, title: str, modules: list[str], learned: list[str]) -> None:
         self.end_nursery()
         ours, theirs = socket.socketpair()
         try:
@@ -120,7 +122,7 @@ class PosixProcesses:
             self._loop, ours, self._watcher.nursery_message, lambda: self._nursery_ended("it closed its socket")
         )
         self._nursery_channel = channel
-        channel.send({"agent_pid": os.getpid(), "title": title, "modules": modules})
+        channel.send({"agent_pid": os.getpid(), "title": title, "modules": modules, "learned": learned})
 
     def ask_nursery(self, message: wire.Message) -> None:
         if self._nursery_channel is not None:
@@ -170,7 +172,7 @@ class PosixProcesses:
 
     def start_program(self, id: ProcessId, command: list[str], streams: Streams, environment: dict[str, str]) -> None:
         """A program that is none of ours, as a worker."""
-        handle = self._handles.setdefault(id, Handle(id, own_group=not self._keeps_terminal))
+        handle = self._handles.setdefault(id, Handle(id, own_group=not self._keeps_terminal, early=False))
         own_group = "1" if handle.own_group else "0"
         boot = [self._python, "-S", "-E", _BOOT, "exec", str(os.getpid()), own_group, *command]
         if self._spawn(handle, boot, streams, environment, ()):
@@ -236,7 +238,8 @@ class PosixProcesses:
             proc.kill_group(handle.pid)
         else:
             proc.send(handle.pid, signal.SIGKILL)
-        proc.deprioritise(handle.pid)
+        if handle.early:
+            proc.deprioritise(handle.pid)
 
     def board(self, id: ProcessId) -> Board | None:
         handle = self._handles.get(id)
@@ -299,9 +302,11 @@ class PosixProcesses:
             return
         seen = proc.stat(handle.pid)
         if seen is None or not seen.exiting:
-            return  # it became another program, or is gone already: the pidfd knows
-        proc.deprioritise(handle.pid)
+            handle.early = False  # it became another program, or is gone already: the pidfd knows
+            return
         finished = handle.board is not None and handle.board[Word.STAGE] == Stage.FINISHED
+        if not finished:
+            proc.deprioritise(handle.pid)
         if seen.status == 0 and not finished:
             return  # exit code 0, or a status we may not read: the pidfd will tell which
         self._lost(handle, sign, proc.exit_of(seen.status), seen_at)
@@ -376,18 +381,24 @@ class PosixProcesses:
 
     # -- the end
 
-    def sweep_orphans(self) -> int:
-        """Kill what dead workers have left behind: as a subreaper, the agent has become its parent."""
+    def sweep_orphans(self) -> None:
+        """Kill what dead workers have left behind: as a subreaper, the agent has become its parent.
+
+        Not while a process is being born: forked apart from the nursery, it is ours before it has said who it is.
+        """
+        if any(handle.pid is None for handle in self._handles.values()):
+            self._loop.call_later(_SWEEP_AGAIN_SECONDS, self.sweep_orphans)
+            return
         ours = {handle.pid for handle in self._handles.values()} | {self.nursery_pid, self._spared_pid}
         orphans = [pid for pid in proc.children_of(os.getpid()) if pid not in ours]
         for pid in orphans:
             proc.kill_group(pid)
-        return len(orphans)
 
     def end(self, seconds: float) -> list[int]:
         """Kill everything and wait until it is gone. What the kernel cannot end in time is returned."""
         self.end_nursery()
         for handle in list(self._handles.values()):
+            handle.early = False  # from here on somebody waits for the memory too
             if not handle.gone:
                 self.kill(handle.id)
         deadline = time.monotonic() + seconds

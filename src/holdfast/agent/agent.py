@@ -134,7 +134,7 @@ class Agent(Watcher):
                 id=handle.id,
                 sign=sign,
                 exit=exit,
-                evidence=self._oom.since_last() if killed else (),
+                evidence=self._oom.since_last(handle.pid) if killed else (),
                 listening=self._listening(handle.id) if first and exit != Exit(code=0) else (),
                 step=self._newest_step() if first else None,
                 chance=self._random.random(),
@@ -174,6 +174,7 @@ class Agent(Watcher):
                     )
                 )
             case "ended":
+                self._look_at_steps(now)
                 listening = self._listening(handle.id) if message["code"] else ()
                 self._feed(events.WorkerEnded(at=now, id=handle.id, code=message["code"], listening=listening))
             case "imports":
@@ -219,7 +220,7 @@ class Agent(Watcher):
                 self._libraries = []  # whatever it was, the plain nursery is good enough
                 self._processes.end_nursery()
                 reason = f"importing {message['module']} ahead: {message['reason']}"
-                self._feed(events.NurseryLost(at=now, reason=reason))
+                self._feed(events.NurseryLost(at=now, reason=reason, final=not message["learned"]))
 
     def nursery_lost(self, reason: str) -> None:
         self._feed(events.NurseryLost(at=time.monotonic(), reason=reason))
@@ -266,12 +267,14 @@ class Agent(Watcher):
         age = now - self._started
         self._loop.call_later(next(every for upto, every in _SAMPLES if age < upto), self._look_at_boards)
         if self.state.phase is Phase.TRAINING:
-            step = self._newest_step()
-            if step is not None and step != self.state.best_step:
-                basis = self._basis()
-                self._feed(events.Progressed(at=now, step=step, basis=basis))
+            self._look_at_steps(now)
         for problem in self._records.problems():
             self._voice.once(Level.WARNING, problem)
+
+    def _look_at_steps(self, now: float) -> None:
+        step = self._newest_step()
+        if step is not None and step != self.state.best_step:
+            self._feed(events.Progressed(at=now, step=step, basis=self._basis()))
 
     def _basis(self) -> str:
         boards = (self._processes.board(id) for id in self._workers())
@@ -283,8 +286,8 @@ class Agent(Watcher):
         self._hands[type(action)](action)
 
     def _start_nursery(self, _action: actions.StartNursery) -> None:
-        modules = [*self._spec.preload, *self._libraries]
-        self._processes.start_nursery(f"holdfast: nursery of {self._spec.name}", modules)
+        title = f"holdfast: nursery of {self._spec.name}"
+        self._processes.start_nursery(title, list(self._spec.preload), self._libraries)
 
     def _preload(self, _action: actions.Preload) -> None:
         self._processes.ask_nursery({"op": "preload", "modules": self._libraries})
@@ -325,7 +328,6 @@ class Agent(Watcher):
                 "script": spec.script,
                 "arguments": contract.worker_arguments(spec, action.rank),
                 "env": environment,
-                "unset": [],
                 "title": self._title(action.rank, action.incarnation),
                 "label_offset": self._label_offset,
                 "numa": spec.numa_binding,

@@ -316,6 +316,7 @@ class Fold:
         self._loop = loop
         self._ranks = ranks
         self._held: dict[tuple[str, bytes], list[int]] = {}
+        self._colour = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
     def lines(self, stream: str, rank: int, data: bytes) -> None:
         for line in data.splitlines(keepends=True):
@@ -337,7 +338,8 @@ class Fold:
         for (stream, line), ranks in held.items():
             label = f"r{ranks[0]}" if len(ranks) == 1 else f"\u00d7{len(ranks)}"
             colour = _COLOURS[ranks[0] % len(_COLOURS)] if len(ranks) == 1 else 2
-            self._writers[stream].write(f"\x1b[{colour}m{label:>4}\x1b[0m ".encode() + line)
+            head = f"\x1b[{colour}m{label:>4}\x1b[0m " if self._colour else f"{label:>4} "
+            self._writers[stream].write(head.encode() + line)
 
 
 def prefix_of(template: str, *, role: str, rank: int, local_rank: int, hostname: str) -> str:

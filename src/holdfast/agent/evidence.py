@@ -48,28 +48,31 @@ class OomWatch:
 
     def __init__(self, files: Mapping[str, str] | None = None) -> None:
         self._files = memory_files(_read("/proc/self/cgroup") or "") if files is None else files
-        self._last = self._counts()
+        self._last: dict[str, int] = {}
+        self.since_last()
 
-    def _counts(self) -> Mapping[str, int]:
-        counts = {}
-        for version, path in self._files.items():
-            for candidate in (path, os.path.join(_CGROUP_ROOT, "memory", os.path.basename(path))):
-                text = _read(candidate)
-                if text is not None and (count := oom_kills(text)) is not None:
-                    counts[version] = count
-                    break
-        return counts
+    def since_last(self, pid: int | None = None) -> tuple[str, ...]:
+        """Evidence of a memory kill since the last call, in our own cgroup or in that of a process that is dying."""
+        own = memory_files(_read(f"/proc/{pid}/cgroup") or "") if pid is not None else {}
+        found = []
+        for version, path in {*self._files.items(), *own.items()}:
+            count = self._count(path)
+            if count is None:
+                continue
+            if count > self._last.get(path, 0):
+                more = count - self._last.get(path, 0)
+                found.append(f"out of memory: the cgroup ({version}) counts {more} more oom_kill")
+            self._last[path] = count
+        return tuple(found)
 
-    def since_last(self) -> tuple[str, ...]:
-        """Evidence of a memory kill since the last call."""
-        counts = self._counts()
-        found = tuple(
-            f"out of memory: the cgroup ({version}) counts {count - self._last.get(version, 0)} more oom_kill"
-            for version, count in counts.items()
-            if count > self._last.get(version, 0)
-        )
-        self._last = counts
-        return found
+    @staticmethod
+    def _count(path: str) -> int | None:
+        """The counter at this path; in a container, whose view of cgroups starts lower, at the root of its view."""
+        for candidate in (path, os.path.join(_CGROUP_ROOT, "memory", os.path.basename(path))):
+            text = _read(candidate)
+            if text is not None:
+                return oom_kills(text)
+        return None
 
 
 def kernel_log(limit_bytes: int = 2**18) -> str:

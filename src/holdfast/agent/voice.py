@@ -16,7 +16,7 @@ class Voice:
     def __init__(self, write: Callable[[str], None], *, as_json: bool) -> None:
         self._write = write
         self._as_json = as_json
-        self._colour = os.isatty(2) and "NO_COLOR" not in os.environ
+        self._colour = os.isatty(2) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
         self._said: set[str] = set()
 
     def say(self, level: Level, text: str) -> None:

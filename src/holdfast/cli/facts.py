@@ -51,6 +51,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str
     script: ScriptFacts
     run_id: str  # fresh, for a rendezvous that nobody named
+    python_found: bool = True
     device_counts: dict[str, int] = {}  # of device types that only torch itself can count
 
 
@@ -69,6 +70,7 @@ def gather(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Machine
         hostname=socket.gethostname(),
         is_tty=sys.stdout.isatty(),
         python=python,
+        python_found=shutil.which(python) is not None,
         cwd=os.getcwd(),
         script=script_facts(namespace, environ),
         run_id=str(uuid.uuid4()),

@@ -59,7 +59,7 @@ DELIBERATE_DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "a failure before the first step",
         "uses up a restart like any other",
-        "an exception of the script that repeats before any progress is not retried",
+        "an exception of the script ends the job at once",
         "A misspelt option fails again every time.",
     ),
     Difference(

@@ -42,6 +42,13 @@ def make_plan(namespace: argparse.Namespace, environ: Mapping[str, str], facts: 
     notices: list[str] = []
     _check_nodes(namespace, notices)
     mode = _mode(namespace, facts)
+    if not facts.python_found:
+        raise UsageError(
+            f"{facts.python!r} cannot be executed",
+            where="PYTHON_EXEC",
+            why="Workers run in the interpreter that this variable names.",
+            remedy="Unset it, or give the path of a Python that is there.",
+        )
     world = _world(namespace, facts)
     master_addr, master_port, run_id = _rendezvous(namespace, facts, notices)
     seen = _scan(mode, facts)

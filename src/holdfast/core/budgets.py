@@ -14,6 +14,7 @@ from holdfast.model.ids import Step
 from holdfast.model.state import Blame, Budget, JobState, Verdict
 
 EXIT_USER = 1
+EXIT_USAGE = 2
 EXIT_INFRASTRUCTURE = 75
 EXIT_NODE = 76
 

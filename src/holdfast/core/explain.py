@@ -124,9 +124,10 @@ def explain(
 
 
 def _judged(incident: Incident) -> tuple[Casualty, ...]:
-    """Those that the verdict is about: with several attempts, of the last incarnation that failed."""
+    """Those that the verdict is about: of the first incarnation that failed, or of the last when that ended the job."""
     last = max((casualty.incarnation for casualty in incident.casualties), default=0)
-    return tuple(casualty for casualty in incident.casualties if casualty.incarnation == last)
+    judged = last if incident.outcome == "failed" else incident.incarnation
+    return tuple(casualty for casualty in incident.casualties if casualty.incarnation == judged)
 
 
 def _victim_of(casualty: Casualty) -> Victim:

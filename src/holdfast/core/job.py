@@ -178,7 +178,7 @@ def _process_gone(turn: Turn, event: events.ProcessGone) -> None:
 
 def _process_stopped(turn: Turn, event: events.ProcessStopped) -> None:
     process = _known(turn, event.id)
-    if process is None or process.stage not in (Stage.RUNNING, Stage.WARM):
+    if process is None or process.stage not in (Stage.RUNNING, Stage.WARM, Stage.FINISHED):
         return
     seconds = turn.state.terms.limits.stopped_seconds
     turn.put(process, stopped_at=event.at)
@@ -187,7 +187,7 @@ def _process_stopped(turn: Turn, event: events.ProcessStopped) -> None:
     if process.purpose is Purpose.WORKER:
         turn.say(
             f"rank {process.rank} (pid {process.pid}) was stopped from outside; "
-            f"if it is not continued within {seconds:g} s it is replaced",
+            f"if it is not continued within {seconds:g} s it is killed",
             Level.WARNING,
         )
 
@@ -206,7 +206,8 @@ def _stopped_too_long(turn: Turn, id: str) -> None:
         return
     turn.because(f"{id} has been stopped for too long")
     turn.kill([process])
-    if process.purpose is Purpose.WORKER and process.incarnation == turn.state.incarnation:
+    current = process.purpose is Purpose.WORKER and process.incarnation == turn.state.incarnation
+    if current and process.stage is Stage.RUNNING:
         evidence = (f"stopped by a signal from outside for {turn.at - process.stopped_at:.1f} s and not continued",)
         casualty = replace(recovery.casualty_of(turn, process, sign="stop"), evidence=evidence, killed_by_us=False)
         recovery.worker_failed(turn, casualty, (), None)
@@ -312,7 +313,8 @@ def _store_failed(turn: Turn, event: events.StoreFailed) -> None:
     if store.keeper is not None:
         crew.serve_store_from_rank_0(turn, event.reason)
     else:
-        _fail(turn, budgets.EXIT_INFRASTRUCTURE, f"the store could not be opened: {event.reason}")
+        code = budgets.EXIT_USAGE if event.incarnation == 1 else budgets.EXIT_INFRASTRUCTURE
+        _fail(turn, code, f"the store could not be opened: {event.reason}")
 
 
 # -- the end

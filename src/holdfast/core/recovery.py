@@ -219,7 +219,7 @@ def recovered(turn: Turn, reason: str) -> None:
 
 def _account(turn: Turn, number: int) -> str:
     incident = turn.state.incidents[str(number)]
-    seconds = turn.at - incident.opened_at
+    seconds = turn.at - min([incident.opened_at, *(casualty.at for casualty in incident.casualties)])
     lost = incident.steps_lost
     steps = "steps lost: unknown" if lost is None else f"{lost} step{'' if lost == 1 else 's'} lost"
     remedy = incident.remedy.sentence if incident.remedy else "recovered"

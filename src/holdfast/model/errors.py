@@ -3,7 +3,8 @@
     HoldfastError          status 1
     ├── UsageError         status 2   the command cannot mean anything, or not on this machine
     │   └── Unsupported    status 2   it means something that Holdfast does not do yet
-    └── NotFound           status 5   no such job, incident or record
+    ├── NotFound           status 5   no such job, incident or record
+    └── Refused            status 5   a drill that the job or the machine does not allow (adapters.injection)
 
 `code` is stable: documentation, JSON output and tests refer to it. Failures of a job are not in this tree: they are
 verdicts, and the exit codes of `holdfast run` come from there.

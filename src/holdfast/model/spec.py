@@ -30,15 +30,15 @@ class Limits(msgspec.Struct, frozen=True):
     shutdown_seconds: float = 30.0  # for workers to leave when the user stops the job
     nursery_seconds: float = 180.0  # imports from a cold disk
     birth_seconds: float = 30.0  # from asking for a process to its being warm
-    store_seconds: float = 15.0
+    store_seconds: float = 15.0  # for an empty store to be open
     release_seconds: float = 30.0  # from SIGKILL to the end of a process: longer means the kernel cannot end it
     stopped_seconds: float = 10.0  # how long a worker may stay in SIGSTOP
     farewell_seconds: float = 2.0  # for exit handlers of a worker that raised
     teardown_seconds: float = 300.0  # for processes to leave after every rank has finished
     settle_seconds: float = 5.0  # after which a job without countable steps is taken to have recovered
     spares_seconds: float = 10.0  # the latest that spares are made after a start, steps or not
-    backoff_seconds: float = 0.5
-    backoff_cap_seconds: float = 60.0
+    backoff_seconds: float = 0.5  # before the second restart without progress; doubles from there
+    backoff_cap_seconds: float = 60.0  # the longest such wait
 
 
 class Terms(msgspec.Struct, frozen=True):

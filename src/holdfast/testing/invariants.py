@@ -254,6 +254,8 @@ def the_exit_code_fits(look: Look) -> str | None:
         Status.STOPPED: (128 + state.stop_signal,),
         Status.FAILED: (budgets.EXIT_USER, budgets.EXIT_INFRASTRUCTURE, budgets.EXIT_NODE),
     }.get(state.status, ())
+    if state.status is Status.FAILED and state.incarnation == 1 and state.store.port is None:
+        allowed = (*allowed, budgets.EXIT_USAGE)  # a port that cannot be had is the command's mistake
     return f"{state.status} with exit code {codes[0]}" if codes[0] not in allowed else None
 
 

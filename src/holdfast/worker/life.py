@@ -8,7 +8,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import faulthandler
-import gc
 import json
 import os
 import runpy
@@ -24,6 +23,7 @@ from typing import Any
 from holdfast.worker import fresh, wire
 from holdfast.worker.birth import Birth
 from holdfast.worker.board import UNKNOWN, Board, Stage, Word
+from holdfast.worker.leaving import leave
 from holdfast.worker.titles import set_title
 
 TRACEBACK_LIMIT = 64 * 1024
@@ -65,7 +65,7 @@ def live(birth: Birth) -> None:
         set_title(message["title"])
         store.keep(birth.control, message)
         os._exit(0)
-    _work(birth.board, report, message)
+    _work(birth, report, message)
 
 
 def _bind(mode: str, device: int) -> None:
@@ -86,9 +86,8 @@ def _warm_up(device: int | None) -> None:
         (torch.zeros(8, 8, device=place) @ weight).sum().backward()
 
 
-def _work(board: Board, report: Reporter, message: wire.Message) -> None:
-    for name in message["unset"]:
-        os.environ.pop(name, None)
+def _work(birth: Birth, report: Reporter, message: wire.Message) -> None:
+    board = birth.board
     os.environ.update(message["env"])
     set_title(message["title"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -106,18 +105,22 @@ def _work(board: Board, report: Reporter, message: wire.Message) -> None:
     board[Word.SCRIPT_AT] = time.monotonic_ns()
     board[Word.STAGE] = Stage.RUNNING
     sys.argv = [message["script"], *message["arguments"]]
-    try:
-        _run(board, report, watch, message)
-    finally:
-        gc.unfreeze()  # what the nursery froze must be collected at the end, or extension modules report leaks
+    code = _run(board, report, watch, message)
+    if birth.forked:
+        leave(code)
+    sys.exit(code)
 
 
-def _run(board: Board, report: Reporter, watch: Any, message: wire.Message) -> None:
+def _run(board: Board, report: Reporter, watch: Any, message: wire.Message) -> int:
+    """Run the script to its end, whichever it is, and tell the agent; the exit code."""
     try:
         _RUNNERS[message["mode"]](message["script"])
     except SystemExit as error:
-        _ended(board, report, watch, _code_of(error))
-        raise
+        if error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)
+        code = _code_of(error)
+        _ended(board, report, watch, code)
+        return code
     except BaseException as error:
         board[Word.STAGE] = Stage.RAISED
         error = error.with_traceback(_script_frames(error))
@@ -125,8 +128,9 @@ def _run(board: Board, report: Reporter, watch: Any, message: wire.Message) -> N
         _write_error_file(error, text)
         report({"op": "raised", "type": type(error).__name__, "message": str(error)[:4096], "traceback": text})
         sys.excepthook(type(error), error, error.__traceback__)
-        raise SystemExit(1) from None
+        return 1
     _ended(board, report, watch, 0)
+    return 0
 
 
 def _ended(board: Board, report: Reporter, watch: Any, code: int) -> None:
@@ -147,6 +151,7 @@ def _run_script(path: str) -> None:
         code = compile(file.read(), path, "exec", dont_inherit=True)
     main = types.ModuleType("__main__")
     main.__file__ = path
+    main.__cached__ = None  # type: ignore[attr-defined]
     main.__builtins__ = builtins  # type: ignore[attr-defined]
     main.__loader__ = SourceFileLoader("__main__", path)
     _keep_alive.append(sys.modules["__main__"])

@@ -32,8 +32,8 @@ def serve(control_fd: int) -> Birth:
     agent_pid = int(hello[0]["agent_pid"])
     die_with(agent_pid)
     set_title(str(hello[0]["title"]))
-    with fresh.quiet_blas():
-        refused = _preload(control, hello[0]["modules"], bystanders=False)
+    refused = _preload(control, hello[0]["modules"], bystanders=False)
+    refused |= _preload(control, hello[0]["learned"], bystanders=True)
     _report(control, "ready", refused)
     while True:
         received = wire.receive(control)
@@ -92,10 +92,11 @@ def _fork_apart() -> bool:
 def _preload(control: socket.socket, modules: list[str], *, bystanders: bool) -> dict[str, str]:
     """Import each module; give up at the first that makes this process unfit, naming it."""
     refused: dict[str, str] = {}
+    unfit: object = unfitness()
     for name in modules:
-        if name in sys.modules:
+        if unfit or name in sys.modules:
             continue
-        with fresh.watched_environment() as read:
+        with fresh.watched_environment() as read, fresh.quiet_blas():
             try:
                 importlib.import_module(name)
             except BaseException as error:  # whatever a third-party import does, the script will meet it itself
@@ -103,7 +104,7 @@ def _preload(control: socket.socket, modules: list[str], *, bystanders: bool) ->
                 continue
         unfit = unfitness() or (bystanders and read and f"it read {', '.join(sorted(read))} while being imported")
         if unfit:
-            wire.send(control, {"op": "spoiled", "module": name, "reason": unfit})
+            wire.send(control, {"op": "spoiled", "module": name, "learned": bystanders, "reason": unfit})
             time.sleep(3600)  # the agent replaces this process; a child forked now would be wrong
     if "torch" in sys.modules and not bystanders:
         _warm_torch()
