@@ -77,6 +77,7 @@ class Agent(Watcher):
         self._nursery_modules = 0
         self._libraries: list[str] = []
         self._label_offset: int | None = None
+        self._identities: dict[Rank, dict[str, Any]] = {}  # of trackers' runs, as the last life of a rank told
         self._port_held: socket.socket | None = None
         self._result: asyncio.Future[int] = loop.create_future()
         self._started = time.monotonic()
@@ -181,6 +182,9 @@ class Agent(Watcher):
                 self._libraries = message["libraries"]
                 self._sources.watch(message["own_files"])
                 self._feed(events.Learned(at=now, modules=len(self._libraries)))
+            case "identity":
+                rank = self.state.processes[handle.id].rank
+                self._identities[rank or Rank(0)] = message["known"]
             case "store":
                 self._store_answered(handle, message, now)
 
@@ -331,6 +335,7 @@ class Agent(Watcher):
                 "title": self._title(action.rank, action.incarnation),
                 "label_offset": self._label_offset,
                 "numa": spec.numa_binding,
+                "identity": self._identities.get(action.rank, {}),
                 "learn": action.learn and spec.learn,
             },
         )

@@ -72,6 +72,8 @@ def watched_environment() -> Iterator[set[str]]:
 
 def reseed() -> None:
     """Give this process the random state a fresh one would have; `random` reseeds itself when forked."""
+    if multiprocessing := sys.modules.get("multiprocessing.process"):
+        multiprocessing.current_process().authkey = os.urandom(32)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     if torch := sys.modules.get("torch"):

@@ -10,8 +10,6 @@ Every hook body is wrapped: what goes wrong here must never reach the script.
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.util
 import os
 import sys
 import time
@@ -21,6 +19,7 @@ from typing import Any
 
 from holdfast.worker import learn as learning
 from holdfast.worker.board import UNKNOWN, Basis, Board, Stage, Word
+from holdfast.worker.importing import when_imported
 
 STEP_LABELS = ("step", "global_step", "iteration", "iter", "steps", "current_step", "iter_num")
 _COUNT = "_holdfast_steps"
@@ -250,39 +249,3 @@ def _counted_steps(optimizer: Any) -> int | None:
             return None
         return int(step)
     return None
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Calls back once when a named module has been imported."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[str, Callable[[ModuleType], None]] = {}
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        callback = self.waiting.pop(name, None)
-        if callback is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            callback(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-_finder = _Finder()
-
-
-def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
-    module = sys.modules.get(name)
-    if module is not None:
-        callback(module)
-        return
-    _finder.waiting[name] = callback
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)

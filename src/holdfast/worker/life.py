@@ -97,11 +97,12 @@ def _work(birth: Birth, report: Reporter, message: wire.Message) -> None:
         with contextlib.suppress(Exception):  # a stderr without a descriptor cannot have one
             faulthandler.enable()
 
-    from holdfast.worker import hooks
+    from holdfast.worker import hooks, identity
 
     board[Word.LABEL_OFFSET] = UNKNOWN if message["label_offset"] is None else message["label_offset"]
     watch = hooks.Watch(board, report, learn=message["learn"])
     watch.install()
+    identity.Trackers(message["identity"], lambda known: report({"op": "identity", "known": known})).install()
     board[Word.SCRIPT_AT] = time.monotonic_ns()
     board[Word.STAGE] = Stage.RUNNING
     sys.argv = [message["script"], *message["arguments"]]
