@@ -135,6 +135,7 @@ class PosixProcesses:
             self._nursery_channel = None
         if self._nursery is not None:
             proc.send(self._nursery.pid, signal.SIGKILL)
+            self._nursery.returncode = -signal.SIGKILL  # collected with every other child, so that nobody else tries
             self._nursery = None
 
     @property
