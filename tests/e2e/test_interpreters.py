@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -81,6 +82,17 @@ def test_what_the_script_imports_is_there_for_the_next_life(run, tmp_path):
     kill(job.workers(1)[0])
     assert job.wait() == 0, job.stderr()
     assert job.stdout() == "False False\nTrue False\n"
+
+
+def test_a_file_name_need_not_be_text(run, tmp_path):
+    path = os.fsencode(tmp_path) + b"/na\xffme.py"
+    with open(path, "w") as file:
+        file.write("raise ValueError(__file__)\n")
+    job = run(os.fsdecode(path))
+    assert job.wait() == 1
+    assert "Traceback" in job.stderr()
+    assert "holdfast/cli" not in job.stderr()
+    assert job.state.incidents["1"].verdict.sentence.endswith("me.py")
 
 
 def test_a_changed_script_is_said(run, tmp_path):

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.adapters import plain
 from holdfast.adapters.filesystem import magic_of, network_name
 from holdfast.model.ids import JobId
 from holdfast.ports.health import WELL, Health
@@ -90,7 +91,7 @@ class JobFolder:
         folder = self.path / "incidents"
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            _write_atomically(folder / f"{number}.json", msgspec.json.format(msgspec.json.encode(data)))
+            _write_atomically(folder / f"{number}.json", msgspec.json.format(plain.encode(data)))
         except OSError as error:
             return Health((f"the details of incident {number} are not kept: {_why(error)}",), lost=1)
         return WELL

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 import holdfast
-from holdfast.adapters import proc
+from holdfast.adapters import plain, proc
 from holdfast.adapters.filesystem import magic_of, network_name
 from holdfast.core.record import Entry, Record, Snapshot, replay
 from holdfast.model.spec import JobSpec
@@ -384,7 +384,7 @@ def _open_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def _text(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return plain.encode(value).decode()
 
 
 def _row(record: Record) -> tuple[object, ...]:

@@ -22,6 +22,8 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.model.errors import UsageError
+
 _SOURCE_LIMIT_BYTES = 8 * 1024 * 1024
 
 
@@ -71,11 +73,18 @@ def gather(namespace: argparse.Namespace, environ: Mapping[str, str]) -> Machine
         is_tty=sys.stdout.isatty(),
         python=python,
         python_found=shutil.which(python) is not None,
-        cwd=os.getcwd(),
+        cwd=_folder(),
         script=script_facts(namespace, environ),
         run_id=str(uuid.uuid4()),
         device_counts={device: ask_torch(python, device)} if other and re.fullmatch(r"[a-z0-9_]+", device) else {},
     )
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the current folder has been removed", remedy="Change to one that is there.") from None
 
 
 def interpreter(environ: Mapping[str, str]) -> str:
@@ -223,7 +232,7 @@ def _of_path(path: str) -> ScriptFacts:
 def _of_module(name: str, environ: Mapping[str, str]) -> ScriptFacts:
     """Look where `python -m` would, without importing the packages on the way."""
     relative = name.replace(".", os.sep)
-    folders = [os.getcwd(), *environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    folders = [_folder(), *environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     for folder in filter(None, folders):
         for candidate in (f"{relative}.py", os.path.join(relative, "__main__.py")):
             path = os.path.join(folder, candidate)

@@ -24,6 +24,7 @@ from holdfast.cli import dryrun, facts, flags, plan
 from holdfast.core.verdicts import first_cause
 from holdfast.model.actions import Level
 from holdfast.model.state import JobState, Status
+from holdfast.worker.titles import set_title
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +42,8 @@ def main(namespace: argparse.Namespace) -> int:
 
 def _run(planned: plan.Plan) -> int:
     spec = planned.spec
-    guard = warden.post(spec.job_id, _title)  # first: it is forked, and nothing here may have threads yet
-    _title(f"holdfast: agent of {spec.name}")
+    guard = warden.post(spec.job_id, set_title)  # first: it is forked, and nothing here may have threads yet
+    set_title(f"holdfast: agent of {spec.name}")
     home = Home.find(os.environ)
     folder = home.job(spec.job_id)
     journal = SqliteJournal.create(folder.journal, spec, created=time.time())
@@ -111,9 +112,3 @@ def _incidents(state: JobState) -> str:
 
 def _print(text: str) -> None:
     print(text, file=sys.stderr)
-
-
-def _title(title: str) -> None:
-    from setproctitle import setproctitle
-
-    setproctitle(title)

@@ -22,7 +22,7 @@ def set_title(title: str) -> None:
     before = os.environ.get(_KEEP_ENVIRONMENT)
     os.environ[_KEEP_ENVIRONMENT] = "1"  # read at the first call
     try:
-        setproctitle(title)
+        setproctitle(title.encode("utf-8", "replace").decode())  # a file name need not be text
     finally:
         if before is None:
             del os.environ[_KEEP_ENVIRONMENT]
