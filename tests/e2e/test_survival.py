@@ -76,15 +76,18 @@ def test_a_kill_while_the_script_imports(run, tmp_path):
     script = tmp_path / "imports.py"
     (tmp_path / "slow_module.py").write_text(
         "import os, time, pathlib\n"
-        "mark = pathlib.Path(os.environ['SCRATCH']) / 'importing'\n"
-        "first = not mark.exists()\n"
-        "if os.environ['RANK'] == '1':\n    mark.write_text(str(os.getpid()))\n"
+        "draft = pathlib.Path(os.environ['SCRATCH'], 'draft' + os.environ['RANK'])\n"
+        "first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'\n"
+        "draft.write_text(str(os.getpid()))\n"
+        "if os.environ['RANK'] == '1':\n    draft.rename(draft.with_name('importing'))\n"
         "time.sleep(30 if first else 0)\n"
     )
     script.write_text("import slow_module\nprint('imported')\n")
     job = run("--nproc-per-node", 2, script)
     job.workers(2)
-    pid = int(wait_until(lambda: (tmp_path / "importing").exists() and (tmp_path / "importing").read_text(), "import"))
+    pid = int(
+        wait_until(lambda: (tmp_path / "importing").exists() and (tmp_path / "importing").read_text(), "the import")
+    )
     os.kill(pid, signal.SIGKILL)
     assert job.wait() == 0, job.stderr()
     assert len(job.state.incidents) == 1

@@ -104,7 +104,7 @@ class Agent(Watcher):
         """Keep the job running until it is over; the exit code."""
         for name in self._spec.signals:
             number = signal.Signals[name]
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
                 self._loop.add_signal_handler(number, self._asked_to_stop, int(number))
         self._loop.call_soon(self._look_at_boards)
         self._loop.call_soon(self._feed, events.Submitted(at=time.monotonic(), terms=self._spec.terms))

@@ -66,6 +66,8 @@ def _run(planned: plan.Plan) -> int:
     try:
         code = agent.run()
     finally:
+        loop.run_until_complete(loop.shutdown_default_executor())  # the last incident may still be being written
+        loop.close()
         records.close()
         guard.dismiss()
     _sum_up(agent.state, planned, Voice(_print, as_json=planned.json))

@@ -126,8 +126,9 @@ def _run(board: Board, report: Reporter, watch: Any, message: wire.Message) -> i
         board[Word.STAGE] = Stage.RAISED
         error = error.with_traceback(_script_frames(error))
         text = _bounded("".join(traceback.format_exception(error)))
-        _write_error_file(error, text)
-        report({"op": "raised", "type": type(error).__name__, "message": str(error)[:4096], "traceback": text})
+        message_of = _message_of(error)
+        _write_error_file(f"{type(error).__name__}: {message_of}", text)
+        report({"op": "raised", "type": type(error).__name__, "message": message_of, "traceback": text})
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     _ended(board, report, watch, 0)
@@ -194,12 +195,20 @@ def _bounded(text: str) -> str:
     return text if len(text) <= TRACEBACK_LIMIT else text[:1024] + "\n[...]\n" + text[-(TRACEBACK_LIMIT - 1024) :]
 
 
-def _write_error_file(error: BaseException, text: str) -> None:
+def _message_of(error: BaseException) -> str:
+    """What the exception says, if it can say it: its `__str__` is the script's own code."""
+    try:
+        return str(error)[:4096]
+    except Exception:
+        return "(its message cannot be had)"
+
+
+def _write_error_file(what: str, text: str) -> None:
     """The file torchelastic's `@record` would write, unless it has."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or os.path.exists(path):
         return
     details = {"py_callstack": text, "timestamp": str(int(time.time()))}
-    data = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": details}}
+    data = {"message": {"message": what, "extraInfo": details}}
     with contextlib.suppress(OSError), open(path, "w") as file:
         json.dump(data, file)
