@@ -183,7 +183,7 @@ class Console:
         """A line of our own: on stderr, after whatever was printed before it."""
         if self._fold:
             self._fold.flush()
-        self._writers[ERR].write(text.encode() + b"\n")
+        self._writers[ERR].write(text.encode("utf-8", "backslashreplace") + b"\n")
 
     def finish(self, seconds: float) -> None:
         for id in list(self._sources):
