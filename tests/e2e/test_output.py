@@ -118,34 +118,47 @@ def test_a_terminal_is_shown_to_workers(tmp_path):
         assert b"True True" in shown
 
 
-def test_one_process_keeps_the_terminal_for_input(tmp_path):
-    path = script(tmp_path, "name = input('who? ')\nprint('hello', name)\n")
+def in_a_terminal(tmp_path, path, *flags, answer=b""):
+    """Run it as the foreground job of a terminal, answer its first question; what was shown, and the exit code."""
     main, side = pty.openpty()
-    environment = os.environ | {"HOLDFAST_HOME": str(tmp_path / "home")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "run", str(path)],
+        [sys.executable, "-m", "holdfast", "run", *flags, str(path)],
         stdin=side,
         stdout=side,
         stderr=side,
-        env=environment,
+        env=os.environ | {"HOLDFAST_HOME": str(tmp_path / "home")},
         start_new_session=True,
-        preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(side)
     shown = b""
-    answered = False
     while True:
         try:
             data = os.read(main, 4096)
         except OSError:
             break
         shown += data
-        if b"who?" in shown and not answered:
-            os.write(main, b"tester\n")
-            answered = True
-    assert process.wait(30) == 0
+        if answer and b"?" in shown:
+            os.write(main, answer)
+            answer = b""
+    code = process.wait(30)
     os.close(main)
+    return shown, code
+
+
+def test_one_process_keeps_the_terminal_for_input(tmp_path):
+    path = script(tmp_path, "name = input('who? ')\nprint('hello', name)\n")
+    shown, code = in_a_terminal(tmp_path, path, answer=b"tester\n")
     assert b"hello tester" in shown
+    assert code == 0
+
+
+def test_several_processes_find_no_input_in_a_terminal(tmp_path):
+    path = script(tmp_path, "input('who')\n")
+    shown, code = in_a_terminal(tmp_path, path, "--nproc-per-node", "2")
+    assert b"EOFError" in shown
+    assert b"stopped" not in shown
+    assert code == 1
 
 
 def test_redirects_tees_prefixes_and_filters(run, tmp_path):

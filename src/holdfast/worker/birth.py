@@ -38,8 +38,7 @@ def of_forked_process(
     control_fd: int, board_fd: int, output_fds: tuple[int, int], agent_pid: int, *, own_group: bool
 ) -> Birth:
     """In the child of the nursery: stop being the nursery."""
-    # A process that keeps the terminal must be in the group that owns it, which is the agent's and not the nursery's.
-    os.setpgid(0, 0 if own_group else os.getpgid(agent_pid))
+    _join_group(agent_pid, own=bool(own_group))
     for number in _RESTORED_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -55,21 +54,31 @@ def of_forked_process(
 
 
 def of_fresh_process(control_fd: int, board_fd: int, agent_pid: int, own_group: int) -> Birth:
-    if own_group:
-        os.setpgid(0, 0)
+    _join_group(agent_pid, own=bool(own_group))
     return _attach(control_fd, board_fd, agent_pid, forked=False)
 
 
 def become(agent_pid: int, own_group: int, command: list[str]) -> NoReturn:
     """Replace this process by the user's own program, tied to the agent's life."""
-    if own_group:
-        os.setpgid(0, 0)
+    _join_group(agent_pid, own=bool(own_group))
     die_with(agent_pid)
     try:
         os.execvp(command[0], command)
     except OSError as error:
         print(f"holdfast: cannot execute {command[0]!r}: {error.strerror}", file=sys.stderr)
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def _join_group(agent_pid: int, *, own: bool) -> None:
+    """Lead a group of one's own, to be ended as one; or keep the terminal, with the group that owns it, the agent's.
+
+    Who leads a group of its own cannot read the terminal: it would be stopped. It reads the end of input instead.
+    """
+    os.setpgid(0, 0 if own else os.getpgid(agent_pid))
+    if own and os.isatty(0):
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
 
 
 def die_with(agent_pid: int) -> None:
