@@ -493,7 +493,7 @@ ROWS = [
         events.StopAsked,
         signal=15,
         phase=Phase.STOPPING,
-        does=["Terminate", "SetTimer"],
+        does=["Terminate", "Say", "SetTimer"],
         because="asked to stop by signal 15",
     ),
     row(

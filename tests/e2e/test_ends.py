@@ -30,6 +30,12 @@ IGNORES = (
 )
 
 
+def alive(pid: int) -> bool:
+    """A zombie is dead; how soon its new parent looks at it is not our affair."""
+    seen = proc.stat(pid)
+    return seen is not None and seen.state != "Z"
+
+
 def ready(job) -> None:
     wait_until(lambda: job.stdout().count("ready") == 2, "both ranks")
 
@@ -126,7 +132,7 @@ def test_a_killed_launcher_leaves_nothing(run, tmp_path, scripts):
     job.process.kill()
     job.process.wait()
     wait_until(lambda: not job.left_behind(), "every process of the job to be gone", 10)
-    wait_until(lambda: not any(proc.stat(pid) for pid in children), "every child to be gone", 10)
+    wait_until(lambda: not any(map(alive, children)), "every child to be dead", 10)
     assert set(os.listdir("/dev/shm")) <= before
     assert not list(temporary.iterdir())
 

@@ -168,9 +168,12 @@ def test_as_pid_1_orphans_are_reaped(run, tmp_path):
         "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '0':\n"
         "    os.kill(os.getpid(), 9)\n"
         "time.sleep(1)\n"
-        "pids = [p for p in os.listdir('/proc') if p.isdigit()]\n"
-        "states = [open(f'/proc/{p}/stat').read().rsplit(')')[-1].split()[0] for p in pids]\n"
-        "print('zombies', states.count('Z'))\n"
+        "def zombies():\n"
+        "    pids = [p for p in os.listdir('/proc') if p.isdigit()]\n"
+        "    return [open(f'/proc/{p}/stat').read().rsplit(')')[-1].split()[0] for p in pids].count('Z')\n"
+        "deadline = time.monotonic() + 10\n"
+        "while zombies() and time.monotonic() < deadline:\n    time.sleep(0.01)\n"
+        "print('zombies', zombies())\n"
     )
     prefix = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
     job = run("--nproc-per-node", 2, path, prefix=prefix)

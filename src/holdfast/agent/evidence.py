@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
+_RECORDS_LIMIT = 20_000
 _OOM_LINE = re.compile(r"Killed process (\d+) \((.*?)\)")
 
 
@@ -49,6 +50,7 @@ class OomWatch:
     def __init__(self, files: Mapping[str, str] | None = None) -> None:
         self._files = memory_files(_read("/proc/self/cgroup") or "") if files is None else files
         self._last: dict[str, int] = {}
+        self._log = _open_kernel_log()
         self.since_last()
 
     def since_last(self, pid: int | None = None) -> tuple[str, ...]:
@@ -63,7 +65,13 @@ class OomWatch:
                 more = count - self._last.get(path, 0)
                 found.append(f"out of memory: the cgroup ({version}) counts {more} more oom_kill")
             self._last[path] = count
+        if pid is not None and (line := kernel_oom_line(self._new_kernel_lines(), pid)):
+            found.append(f"out of memory: {line}")
         return tuple(found)
+
+    def _new_kernel_lines(self) -> str:
+        """What the kernel has said since we last listened. It names its victim at the moment of the kill."""
+        return _records(self._log) if self._log is not None else ""
 
     @staticmethod
     def _count(path: str) -> int | None:
@@ -77,26 +85,35 @@ class OomWatch:
 
 def kernel_log(limit_bytes: int = 2**18) -> str:
     """The newest part of the kernel's log, or nothing where it may not be read."""
+    fd = _open_kernel_log(from_end=False)
+    if fd is None:
+        return ""
+    try:
+        return _records(fd)[-limit_bytes:]
+    finally:
+        os.close(fd)
+
+
+def _open_kernel_log(*, from_end: bool = True) -> int | None:
     try:
         fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return ""
-    lines: list[str] = []
-    size = 0
-    try:
-        while True:
-            try:
-                record = os.read(fd, 8192)
-            except BlockingIOError:
-                break
-            except OSError:
-                continue  # overwritten while we were reading: the next read is newer
-            lines.append(record.decode(errors="replace"))
-            size += len(record)
-            while size > limit_bytes:
-                size -= len(lines.pop(0))
-    finally:
-        os.close(fd)
+        return None
+    if from_end:
+        os.lseek(fd, 0, os.SEEK_END)
+    return fd
+
+
+def _records(fd: int) -> str:
+    """Every record from here on. A bounded number: the log may grow as fast as it is read."""
+    lines = []
+    for _ in range(_RECORDS_LIMIT):
+        try:
+            lines.append(os.read(fd, 8192).decode(errors="replace"))
+        except BlockingIOError:
+            break
+        except OSError:
+            continue  # overwritten while we were reading: the next read is newer
     return "".join(lines)
 
 

@@ -365,6 +365,9 @@ def _stop_asked(turn: Turn, event: events.StopAsked) -> None:
     )
     turn.kill(turn.workers(Stage.STARTING, Stage.WARM))
     turn.ask(running, _passed_on(event.signal))
+    if running:
+        seconds = state.terms.limits.shutdown_seconds
+        turn.say(f"stopping: workers have {seconds:g} s to leave; ask again to end them at once", Level.WARNING)
     turn.timer("drain", state.terms.limits.shutdown_seconds)
 
 

@@ -113,15 +113,21 @@ def _preload(control: socket.socket, modules: list[str], *, bystanders: bool) ->
 
 
 def _warm_torch() -> None:
-    """Pay for what the first optimizer and the first backward import, which is more than torch itself."""
+    """Pay for what the first optimizer and the first backward import, which is more than torch itself.
+
+    What these imports put into the environment is taken out again: the script has not asked for them yet.
+    """
     import torch
 
+    environment = dict(os.environ)
     try:
         torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
         importlib.import_module("torch.nn.parallel.distributed")
         importlib.import_module("torch.distributed.fsdp")
     except Exception as error:
         print(f"holdfast: warming torch failed, workers will do it themselves: {error}", file=sys.stderr)
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
 
 
 def _report(control: socket.socket, op: str, refused: dict[str, str]) -> None:
