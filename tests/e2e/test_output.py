@@ -99,22 +99,8 @@ def test_a_terminal_is_shown_to_workers(tmp_path):
         tmp_path, "import sys, os\nprint(sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size(1))\n"
     )
     for count in ("1", "2"):
-        main, side = pty.openpty()
-        environment = os.environ | {"HOLDFAST_HOME": str(tmp_path / "home"), "NO_COLOR": "1"}
-        command = [sys.executable, "-m", "holdfast", "run", "--nproc-per-node", count, str(path)]
-        process = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, env=environment)
-        os.close(side)
-        shown = b""
-        while True:
-            try:
-                data = os.read(main, 4096)
-            except OSError:
-                break
-            if not data:
-                break
-            shown += data
-        assert process.wait(30) == 0
-        os.close(main)
+        shown, code = in_a_terminal(tmp_path, path, "--nproc-per-node", count)
+        assert code == 0
         assert b"True True" in shown
 
 
