@@ -20,7 +20,7 @@ from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
-from holdfast.worker import fresh, wire
+from holdfast.worker import fresh, hooks, identity, wire
 from holdfast.worker.birth import Birth
 from holdfast.worker.board import UNKNOWN, Board, Stage, Word
 from holdfast.worker.leaving import leave
@@ -96,8 +96,6 @@ def _work(birth: Birth, report: Reporter, message: wire.Message) -> None:
     if os.environ.get("PYTHONFAULTHANDLER") != "0":
         with contextlib.suppress(Exception):  # a stderr without a descriptor cannot have one
             faulthandler.enable()
-
-    from holdfast.worker import hooks, identity
 
     board[Word.LABEL_OFFSET] = UNKNOWN if message["label_offset"] is None else message["label_offset"]
     watch = hooks.Watch(board, report, learn=message["learn"])

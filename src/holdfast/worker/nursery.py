@@ -15,9 +15,12 @@ import socket
 import sys
 import time
 
-from holdfast.worker import fresh, wire
+from holdfast.worker import fresh, hooks, identity, life, wire
 from holdfast.worker.birth import Birth, die_with, of_forked_process
 from holdfast.worker.titles import set_title
+
+# What every worker runs is imported here once, not by each of them at the moment when it is needed.
+_READY_FOR_WORKERS = (hooks, identity, life)
 
 
 def serve(control_fd: int) -> Birth:
