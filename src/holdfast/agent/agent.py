@@ -272,6 +272,7 @@ class Agent(Watcher):
         self._loop.call_later(next(every for upto, every in _SAMPLES if age < upto), self._look_at_boards)
         if self.state.phase is Phase.TRAINING:
             self._look_at_steps(now)
+        self._oom.listen()
         for problem in self._records.problems():
             self._voice.once(Level.WARNING, problem)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
 _RECORDS_LIMIT = 20_000
+_HEARD_LIMIT = 2**16
 _OOM_LINE = re.compile(r"Killed process (\d+) \((.*?)\)")
 
 
@@ -51,6 +52,7 @@ class OomWatch:
         self._files = memory_files(_read("/proc/self/cgroup") or "") if files is None else files
         self._last: dict[str, int] = {}
         self._log = _open_kernel_log()
+        self._heard = ""
         self.since_last()
 
     def since_last(self, pid: int | None = None) -> tuple[str, ...]:
@@ -65,13 +67,15 @@ class OomWatch:
                 more = count - self._last.get(path, 0)
                 found.append(f"out of memory: the cgroup ({version}) counts {more} more oom_kill")
             self._last[path] = count
-        if pid is not None and (line := kernel_oom_line(self._new_kernel_lines(), pid)):
+        self.listen()
+        if pid is not None and (line := kernel_oom_line(self._heard, pid)):
             found.append(f"out of memory: {line}")
         return tuple(found)
 
-    def _new_kernel_lines(self) -> str:
-        """What the kernel has said since we last listened. It names its victim at the moment of the kill."""
-        return _records(self._log) if self._log is not None else ""
+    def listen(self) -> None:
+        """Hear what the kernel has said. Now and then, so that little is left to hear at the moment of a kill."""
+        if self._log is not None:
+            self._heard = (self._heard + _records(self._log))[-_HEARD_LIMIT:]
 
     @staticmethod
     def _count(path: str) -> int | None:
